@@ -20,7 +20,7 @@ from lm_validity.studies.signal.numbers import signal_rows
 from lm_validity.studies.signal.report import analyze_signal
 from lm_validity.studies.signal.statistics.quality import autocorrelation, compliance, rank_correlation, signal_quality
 from lm_validity.tables.counted import Sources
-from lm_validity.tables.formats.specs import read_e2lm
+from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.schema import SCORES, write_table
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "examples" / "early_training"
@@ -127,7 +127,7 @@ def test_all_checkpoints_up_to_198_billion_tokens():
 
 def test_ranking_consistency_of_the_27_released_checkpoints_is_missing_with_the_reason(tmp_path):
     """The models end at iteration 54000, before the later window: missing until somebody has later checkpoints."""
-    table = read_e2lm(PUBLISHED / "curves.csv")
+    table, _ = import_files([PUBLISHED / "curves.csv"], tmp_path / "imported")
     write_table(table[table["iteration"] <= 54_000], SCORES, tmp_path / "scores.parquet")
     section = Reports(resamples=0)
     found = signal_rows(analyze_signal(Sources(tmp_path / "scores.parquet", PUBLISHED / "models.csv"), section))

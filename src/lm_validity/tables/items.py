@@ -2,7 +2,7 @@
 
 import math
 import numbers
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
 from lm_validity.files import absent
@@ -24,6 +23,7 @@ from lm_validity.words import Missing, Reason, ReasonCode
 # Rows of a table of items that belong to scores: opened as a data set, since it may be larger than memory.
 
 
+_REQUIRED = ("model", "benchmark", "protocol", "doc_id", "correct")
 NO_CHANCE = Missing(Reason("The benchmarks sheet names no chance level (column chance).", ReasonCode.NO_CHANCE))
 
 
@@ -34,11 +34,9 @@ def open_items(path: str | Path) -> ds.Dataset:
         raise absent(path, otherwise="check the path of the items table.")
     with readable(path):
         table = ds.dataset(path, format="parquet")
-    for name in ("model", "benchmark", "protocol", "doc_id", "correct"):
+    for name in _REQUIRED:
         if name not in table.schema.names:
-            raise InputError(
-                f"{path}: no column {name!r}.", "items have the columns model, benchmark, protocol, doc_id and correct."
-            )
+            raise InputError(f"{path}: no column {name!r}.", f"items have the columns {', '.join(_REQUIRED)}.")
     return table
 
 
@@ -311,16 +309,18 @@ def _index(array: np.ndarray | None, rows_kept: slice | np.ndarray) -> np.ndarra
 # Read one benchmark's items into arrays, checking them on the way.
 #
 # Six models with sixty checkpoints of 15,000 items are 5.4 million rows; as pandas objects their lists would
-# not fit into the memory of a laptop. Columns are therefore read one at a time with pyarrow and go straight
-# into numpy.
+# not fit into the memory of a laptop. Columns are therefore read one at a time, names as categories, and lists
+# go straight into numpy.
 
 _KEYS = [name for name in ITEMS.names[: ITEMS.names.index("correct")] if name not in ("benchmark", "seed")]
+_DOCUMENT = ["model", "checkpoint", "doc_id"]
 
 
 def item_benchmarks(path: str | Path) -> list[str]:
     """Names of the benchmarks in an items table, sorted."""
-    column = _read(Path(path), ["benchmark"]).column("benchmark")
-    return sorted(name for name in pc.unique(column).to_pylist() if name is not None)
+    with readable(path):
+        names = open_items(path).to_table(["benchmark"]).column("benchmark").unique().to_pylist()
+    return sorted(name for name in names if name is not None)
 
 
 def read_benchmark_items(
@@ -336,35 +336,32 @@ def read_benchmark_items(
     """
     cells = _Cells(Path(path), benchmark, num_fewshot)
     gold = cells.gold()
-    loglikelihoods = cells.lists("choice_loglikelihoods", gold)
+    loglikelihoods = None if gold is None else cells.loglikelihoods(gold)
     choices = None if loglikelihoods is None else np.count_nonzero(~np.isnan(loglikelihoods[0]), axis=-1)
-    tokens = cells.lengths("choice_tokens", cells.first_of_models, choices)
-    characters = cells.lengths("choice_characters", cells.first_of_models[:1], choices)
-    values = item_values(_read(cells.path, ["correct", "metric_values"], benchmark), metric)
-    correct = cells.over_runs(_floats(values))[cells.order].reshape(cells.shape)
-    subjects = cells.keys.column("subject").cast(pa.string()).take(pa.array(cells.order[: cells.items]))
-    iterations, tokens_b = (
-        _floats(cells.keys.column(name))[cells.order][:: cells.items] for name in ("iteration", "tokens_b")
-    )
+    rows_of = {model: np.flatnonzero(cells.points["model"] == model) for model in cells.points["model"].unique()}
+    firsts = np.array([rows[0] for rows in rows_of.values()])
+    tokens = cells.lengths("choice_tokens", firsts, choices)
+    characters = cells.lengths("choice_characters", firsts[:1], choices)
+    correct = cells.correct(metric)
+    iterations, tokens_b = (cells.points[name].to_numpy(float, na_value=np.nan) for name in ("iteration", "tokens_b"))
     models = []
-    for index, model in enumerate(cells.models):
-        cell_rows = np.flatnonzero(cells.cell_models == model)
-        cell_rows = cell_rows[training_order(iterations[cell_rows], tokens_b[cell_rows])]
+    for index, (model, rows) in enumerate(rows_of.items()):
+        rows = rows[training_order(iterations[rows], tokens_b[rows])]
         models.append(
             ModelItems(
-                model=str(cells.names["model"][model]),
-                checkpoints=tuple(str(cells.names["checkpoint"][cells.cell_checkpoints[cell]]) for cell in cell_rows),
-                iterations=iterations[cell_rows],
-                tokens_b=tokens_b[cell_rows],
-                correct=correct[cell_rows],
-                loglikelihoods=_index(loglikelihoods, cell_rows),
+                model=model,
+                checkpoints=tuple(cells.points["checkpoint"].iloc[rows]),
+                iterations=iterations[rows],
+                tokens_b=tokens_b[rows],
+                correct=correct[rows],
+                loglikelihoods=_index(loglikelihoods, rows),
                 tokens=None if tokens is None else tokens[index],
             )
         )
     return BenchmarkItems(
         benchmark=benchmark,
         doc_ids=cells.doc_ids,
-        subjects=np.array([text or "" for text in subjects.to_pylist()], dtype=str),
+        subjects=cells.rows["subject"].iloc[: len(cells.doc_ids)].to_numpy(dtype=str),
         gold=gold,
         characters=None if characters is None else characters[0],
         models=tuple(models),
@@ -382,223 +379,154 @@ def item_values(items: pa.Table, metric: str | None) -> pa.ChunkedArray:
 
 
 class _Cells:
-    """How the rows of a benchmark that count, sorted, fall into cells (model, checkpoint), each with the same
-    documents."""
+    """The rows of a benchmark that count, sorted: cells (model, checkpoint), each with the same documents.
+
+    answers: the keys of the rows that count, whose index is the place among the benchmark's rows; unknown names are "".
+    rows: these in order, of several runs those of the first. points: the first row of each cell.
+    """
 
     def __init__(self, path: Path, benchmark: str, num_fewshot: int | None):
-        self.path, self.benchmark, self.where = path, benchmark, f"{path}: benchmark {benchmark!r}"
-        self.runs: tuple[np.ndarray, np.ndarray] | None = None  # rows of all runs, and the answer of each
-        keys = _read(path, _KEYS, benchmark)
-        self.used = self._rows_used(keys, num_fewshot)
-        self.keys = keys.filter(pa.array(self.used))
-        codes = {name: _codes(self.keys.column(name)) for name in ("model", "checkpoint", "doc_id")}
-        self.names = {name: names for name, (_, names) in codes.items()}
-        self.order = np.lexsort((codes["doc_id"][0], codes["checkpoint"][0], codes["model"][0]))
-        model, checkpoint, document = (of_rows[self.order] for of_rows, _ in codes.values())
-        starts = np.flatnonzero(np.r_[True, (np.diff(model) != 0) | (np.diff(checkpoint) != 0)])
-        sizes = np.diff(np.r_[starts, len(model)])
-        self.cell_models, self.cell_checkpoints = model[starts], checkpoint[starts]
-        self.models = np.unique(self.cell_models)
-        self.first_of_models = [int(np.argmax(self.cell_models == code)) for code in self.models]
-        self.items = int(sizes[0])
-        self.shape = (len(starts), self.items)
-        self.doc_ids = self.names["doc_id"][document[: self.items]].astype(str)
-        self._check_documents(starts, sizes, document)
-
-    def _rows_used(self, keys: pa.Table, num_fewshot: int | None) -> np.ndarray:
-        """Which rows of the benchmark count (boolean), by their key columns."""
-        if len(keys) == 0:
-            raise InputError(f"{self.path}: no items of benchmark {self.benchmark!r}.", "check the benchmark's id.")
+        self.path, self.where = path, f"{path}: benchmark {benchmark!r}"
+        self.table, self.chosen = open_items(path), pc.field("benchmark") == benchmark
+        keys = pd.DataFrame({name: self._key(name) for name in _KEYS})
+        if keys.empty:
+            raise InputError(f"{path}: no items of benchmark {benchmark!r}.", "check the benchmark's id.")
         for name in ("model", "doc_id"):
-            if keys.column(name).null_count:
+            if (keys[name] == "").any():
                 raise InputError(f"{self.where}: rows without {name!r}.", f"fill in {name}.")
-        is_used = _equal_or_null(keys.column("protocol"), "direct") & _equal_or_null(keys.column("split"), "test")
-        plain = _equal_or_null(keys.column("prompt"), "plain")
-        for preferred in (plain, keys.column("prompt_variant").is_null().to_numpy()):
-            if (is_used & preferred).any():
-                is_used &= preferred
-        counts = keys.column("num_fewshot").to_pandas(types_mapper=NULLABLE.get)
-        fewshot_used = commonest(counts[is_used], min) if num_fewshot is None else num_fewshot
-        is_used &= (counts.isna() | (counts == fewshot_used)).to_numpy(dtype=bool, na_value=True)
-        if not is_used.any():
-            raise InputError(
-                f"{self.where}: no row of the test split with protocol 'direct'.",
-                "the signal study reads direct evaluations.",
-            )
-        return self._one_run(keys, is_used)
+        self.answers = self._answers(keys, num_fewshot)
+        self.rows = self.answers.sort_values(_DOCUMENT, kind="stable")
+        if self.rows["run"].notna().any():
+            self.rows = self.rows.drop_duplicates(_DOCUMENT)
+        sizes = self.rows.groupby(_DOCUMENT[:2], observed=True, sort=True).size().to_numpy()
+        starts = np.cumsum(sizes) - sizes
+        self.points = self.rows.iloc[starts].astype({"model": str, "checkpoint": str})
+        self.shape = (len(sizes), int(sizes[0]))
+        self.doc_ids = self.rows["doc_id"].iloc[: sizes[0]].to_numpy(dtype=str)
+        self._check_documents(starts)
 
-    def _one_run(self, keys: pa.Table, is_used: np.ndarray) -> np.ndarray:
-        """The rows of the first run that has a document, where answers were sampled; `over_runs` knows the others."""
-        runs = keys.column("run").is_valid().to_numpy() & is_used
-        if not runs.any():
-            return is_used
-        names = ["model", "checkpoint", "doc_id"]
-        frame = keys.select(names).to_pandas().astype(object)
-        cells = [frame[name] for name in names[:2]]
-        is_used = runs | (is_used & ~pd.Series(runs).groupby(cells, dropna=False).transform("any").to_numpy(dtype=bool))
-        self.runs = is_used, frame[is_used].groupby(names, dropna=False, sort=False).ngroup().to_numpy()
-        first = is_used.copy()
-        first[is_used] = ~frame[is_used].duplicated().to_numpy()
-        return first
+    def _read(self, name: str) -> pa.ChunkedArray:
+        """A column of the benchmark's rows, null where the table has none."""
+        if name not in self.table.schema.names:
+            return pa.chunked_array([pa.nulls(self.table.count_rows(filter=self.chosen), ITEMS.field(name).type)])
+        with readable(self.path):
+            return self.table.to_table([name], filter=self.chosen).column(name)
 
-    def over_runs(self, values: np.ndarray) -> np.ndarray:
-        """Values (rows of the benchmark,) of the rows that count, each with its mean over runs."""
-        if self.runs is None:
-            result: np.ndarray = values[self.used]
-            return result
-        rows, groups = self.runs
-        return np.bincount(groups, values[rows]) / np.bincount(groups)
+    def _key(self, name: str) -> pd.Series:
+        """A key column: numbers, or categories in the order of their names, "" for null."""
+        column = self._read(name).cast(ITEMS.field(name).type)
+        if not pa.types.is_string(column.type):
+            return column.to_pandas(types_mapper=NULLABLE.get)
+        names = pc.fill_null(column, "").dictionary_encode().to_pandas()
+        return names.cat.reorder_categories(sorted(names.cat.categories), ordered=True)
 
-    def name(self, cell: int) -> str:
-        """The model and the checkpoint of a cell."""
-        model, checkpoint = self.cell_models[cell], self.cell_checkpoints[cell]
-        return f"model {self.names['model'][model]!r}, checkpoint {self.names['checkpoint'][checkpoint]!r}"
+    def _answers(self, keys: pd.DataFrame, num_fewshot: int | None) -> pd.DataFrame:
+        """The rows that count, with all runs where answers were sampled, else with the likeliest answers."""
+        keys = keys[keys["protocol"].isin(["", DIRECT]) & keys["split"].isin(["", "test"])]
+        for name, preferred in (("prompt", ["", "plain"]), ("prompt_variant", [""])):
+            is_preferred = keys[name].isin(preferred)
+            keys = keys[is_preferred] if is_preferred.any() else keys
+        counts = keys["num_fewshot"]
+        count_used = commonest(counts, min) if num_fewshot is None else num_fewshot
+        keys = keys[(counts.isna() | (counts == count_used)).to_numpy(dtype=bool, na_value=True)]
+        if keys.empty:
+            problem = f"{self.where}: no row of the test split with protocol 'direct'."
+            raise InputError(problem, "the signal study reads direct evaluations.")
+        sampled = keys["run"].notna()
+        if not sampled.any():
+            return keys
+        return keys[sampled | ~sampled.groupby([keys["model"], keys["checkpoint"]], observed=True).transform("any")]
 
-    def place(self, cell: int, item: int, column: str) -> str:
-        """Where a value stands, for errors."""
-        return f"{self.where}, {self.name(cell)}, document {self.doc_ids[item]!r}, column {column!r}"
+    def _check_documents(self, starts: np.ndarray) -> None:
+        for model, checkpoint, name in self.rows.loc[self.rows.duplicated(_DOCUMENT), _DOCUMENT].head(1).to_numpy():
+            problem = f"{self.where}, model {model!r}, checkpoint {checkpoint!r}: document {name!r} occurs twice."
+            raise InputError(problem, "keep one row per model, checkpoint and document.")
+        codes = self.rows["doc_id"].cat.codes.to_numpy()
+        first, *documents = np.split(codes, starts[1:])
+        for cell, of_cell in enumerate(documents, 1):
+            if not np.array_equal(of_cell, first):
+                odd = self.rows["doc_id"].cat.categories[np.setxor1d(of_cell, first)[0]]
+                problem = f"{self.where}, {self._name(cell)}: its documents differ from those of {self._name(0)} "
+                problem += f"({len(of_cell)} and {len(first)}; {odd!r} is in one of them only)."
+                raise InputError(problem, "evaluate all models and checkpoints on the same documents.")
 
-    def _check_documents(self, starts: np.ndarray, sizes: np.ndarray, document: np.ndarray) -> None:
-        repeated = np.flatnonzero(document[1:] == document[:-1]) + 1
-        for row in repeated[~np.isin(repeated, starts)]:
-            cell = int(np.searchsorted(starts, row, side="right")) - 1
-            raise InputError(
-                f"{self.where}, {self.name(cell)}: document {self.names['doc_id'][document[row]]!r} occurs twice.",
-                "keep one row per model, checkpoint and document.",
-            )
-        first = document[: sizes[0]]
-        for cell, (start, size) in enumerate(zip(starts, sizes, strict=True)):
-            documents_of_cell = document[start : start + size]
-            if np.array_equal(documents_of_cell, first):
-                continue
-            odd = np.setxor1d(documents_of_cell, first)
-            raise InputError(
-                f"{self.where}, {self.name(cell)}: its documents differ from those of {self.name(0)}"
-                f" ({size} and {sizes[0]}; {self.names['doc_id'][odd[0]]!r} is in one of them only).",
-                "evaluate all models and checkpoints on the same documents.",
-            )
+    def _name(self, cell: int) -> str:
+        return f"model {self.points['model'].iloc[cell]!r}, checkpoint {self.points['checkpoint'].iloc[cell]!r}"
 
-    def _column(self, name: str) -> pa.Array:
-        column = _read(self.path, [name], self.benchmark).column(name)
-        return (column if self.used.all() else column.filter(pa.array(self.used))).combine_chunks()
+    def _refuse(self, wrong: np.ndarray, column: str, problem: Callable[..., str], hint: str) -> None:
+        """Raises InputError for the first place (cell, item[, choice]) that is wrong, if there is one."""
+        for cell, item, *choice in np.argwhere(wrong)[:1]:
+            where = f"{self.where}, {self._name(cell)}, document {self.doc_ids[item]!r}, column {column!r}"
+            raise InputError(f"{where}: {problem(cell, item, *choice)}.", hint)
+
+    def correct(self, metric: str | None) -> np.ndarray:
+        """(cells, items) the values of the metric, means over runs."""
+        values = item_values(pa.table({name: self._read(name) for name in ("correct", "metric_values")}), metric)
+        of_rows = values.cast(pa.float64()).to_pandas()[self.answers.index]
+        means = of_rows.groupby([self.answers[name] for name in _DOCUMENT], observed=True, sort=True).mean()
+        correct: np.ndarray = means.to_numpy().reshape(self.shape)
+        return correct
 
     def gold(self) -> np.ndarray | None:
         """(items,) the right choices; None where no row has one."""
-        gold = _floats(self.keys.column("gold"))[self.order].reshape(self.shape)
+        gold: np.ndarray = self.rows["gold"].to_numpy(float, na_value=np.nan).reshape(self.shape)
         if np.isnan(gold).all():
             return None
-        for cell, item in np.argwhere(np.isnan(gold) | (gold != gold[0]))[:1]:
-            raise InputError(
-                f"{self.place(cell, item, 'gold')}: {gold[cell, item]:g}, but {gold[0, item]:g} in {self.name(0)}.",
-                "a document has one right choice, the same for every model and checkpoint.",
-            )
-        result: np.ndarray | None = gold[0].astype(np.intp)
-        return result
+        self._refuse(
+            np.isnan(gold) | (gold != gold[0]), "gold",
+            lambda cell, item: f"{gold[cell, item]:g}, but {gold[0, item]:g} in {self._name(0)}",
+            "a document has one right choice, the same for every model and checkpoint.",
+        )  # fmt: skip
+        right: np.ndarray = gold[0].astype(np.intp)
+        return right
 
-    def lists(self, name: str, gold: np.ndarray | None) -> np.ndarray | None:
-        """A list column as (cells, items, choices), NaN beyond an item's choices; None where no row has it."""
-        column = self._column(name)
-        if column.null_count == len(column) or gold is None:
+    def _lists(self, name: str, cells: np.ndarray) -> np.ma.MaskedArray | None:
+        """(cells, items, longest) the values of a column's lists in some cells, masked beyond their ends; None where
+        none has one."""
+        rows = self.rows.index.to_numpy().reshape(self.shape)[cells]
+        column = self._read(name).take(pa.array(rows.ravel())).combine_chunks()
+        if column.null_count == len(column):
             return None
-        counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-        values = column.flatten().to_numpy(zero_copy_only=False)
-        of_cells = counts[self.order].reshape(self.shape)
-        for cell, item in np.argwhere((of_cells == 0) | (of_cells != of_cells[0]))[:1]:
-            raise InputError(
-                f"{self.place(cell, item, name)}: {of_cells[cell, item]} choices, {of_cells[0, item]} in "
-                f"{self.name(0)}.",
-                "every choice of a document needs a log-likelihood in every cell.",
-            )
-        for item in np.flatnonzero((gold < 0) | (gold >= of_cells[0]))[:1]:
-            raise InputError(
-                f"{self.where}, document {self.doc_ids[item]!r}, column 'gold': {gold[item]} is out of range "
-                f"for {of_cells[0, item]} choices.",
-                "gold is the index of the right choice, from 0.",
-            )
-        if (counts == counts[0]).all():
-            padded: np.ndarray = values.reshape(len(counts), counts[0])
-        else:
-            padded = np.full((len(counts), counts.max()), np.nan)
-            padded[np.arange(counts.max()) < counts[:, None]] = values
-        padded = padded[self.order].reshape(*self.shape, -1)
-        beyond = np.arange(padded.shape[-1]) >= of_cells[..., None]
-        for cell, item, choice in np.argwhere(~np.isfinite(padded) & ~beyond)[:1]:
-            raise InputError(
-                f"{self.place(cell, item, name)}: choice {choice} is {padded[cell, item, choice]}, not a finite "
-                "number.",
-                "evaluate the cell again.",
-            )
-        return padded
+        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).reshape(rows.shape)
+        values = np.full((*rows.shape, lengths.max()), np.nan)
+        is_value = np.arange(lengths.max()) < lengths[..., None]
+        values[is_value] = column.flatten().to_numpy(zero_copy_only=False)
+        return np.ma.MaskedArray(values, ~is_value)
 
-    def lengths(self, name: str, choice_numbers: list[int], choices: np.ndarray | None) -> np.ndarray | None:
-        """Lengths of the choices in some cells, (len(which), items, choices); None where they are not known."""
-        column = self._column(name)
-        if choices is None or column.null_count == len(column):
+    def loglikelihoods(self, gold: np.ndarray) -> np.ndarray | None:
+        """(cells, items, choices) in nats, NaN beyond an item's choices; None where no row has them."""
+        column = "choice_loglikelihoods"
+        if (lists := self._lists(column, np.arange(self.shape[0]))) is None:
             return None
-        lengths = np.full((len(choice_numbers), self.items, int(choices.max())), np.nan)
-        for index, cell in enumerate(choice_numbers):
-            rows = column.take(pa.array(self.order[cell * self.items : (cell + 1) * self.items]))
-            counts = pc.fill_null(pc.list_value_length(rows), 0).to_numpy(zero_copy_only=False)
-            for item in np.flatnonzero(counts != choices)[:1]:
-                raise InputError(
-                    f"{self.place(cell, item, name)}: {counts[item]} lengths for {choices[item]} choices.",
-                    "a length belongs to every choice.",
-                )
-            flat = rows.flatten().to_numpy(zero_copy_only=False).astype(float)
-            lengths[index][np.arange(lengths.shape[-1]) < choices[:, None]] = flat
-        # A choice of no tokens or characters has no log-likelihood per token
-        return np.where(lengths > 0, lengths, np.nan)
+        choices, values = lists.count(axis=-1), lists.data
+        self._refuse(
+            (choices == 0) | (choices != choices[0]), column,
+            lambda cell, item: f"{choices[cell, item]} choices, {choices[0, item]} in {self._name(0)}",
+            "every choice of a document needs a log-likelihood in every cell.",
+        )  # fmt: skip
+        self._refuse(
+            ((gold < 0) | (gold >= choices[0]))[None], "gold",
+            lambda cell, item: f"{gold[item]} is out of range for {choices[0, item]} choices",
+            "gold is the index of the right choice, from 0.",
+        )  # fmt: skip
+        self._refuse(
+            ~np.isfinite(values) & ~lists.mask, column,
+            lambda *cell: f"choice {cell[-1]} is {values[cell]}, not a finite number", "evaluate the cell again.",
+        )  # fmt: skip
+        return values
 
-
-def _read(path: Path, columns: list[str], benchmark: str | None = None) -> pa.Table:
-    if not path.is_file():
-        raise absent(path, otherwise="check the path of the items table.")
-    with readable(path):
-        present = set(pq.read_schema(path).names)
-        if missing := {"model", "benchmark", "doc_id"} - present:
-            raise InputError(
-                f"{path}: column {min(missing)!r} is missing.", "items have the columns model, benchmark and doc_id."
-            )
-        table = pq.read_table(
-            path,
-            columns=[name for name in columns if name in present],
-            filters=None if benchmark is None else pc.field("benchmark") == benchmark,
-            read_dictionary=[name for name in columns if name in _KEYS and ITEMS.field(name).type == pa.string()],
-        )
-    for name in columns:
-        if name not in present:
-            table = table.append_column(name, pa.nulls(len(table), ITEMS.field(name).type))
-    return table
-
-
-def _equal_or_null(column: pa.ChunkedArray, value: str) -> np.ndarray:
-    equal = pc.equal(column.cast(pa.string()), value)
-    result: np.ndarray = pc.fill_null(equal, fill_value=True).to_numpy(zero_copy_only=False).astype(bool)
-    return result
-
-
-class _Codes(NamedTuple):
-    """Integers that sort like the texts, and the sorted texts."""
-
-    codes: np.ndarray
-    texts: np.ndarray
-
-
-def _codes(column: pa.ChunkedArray) -> _Codes:
-    """Integers that sort like the texts, and the sorted texts; null is the empty text."""
-    column = pc.fill_null(column.cast(pa.string()), "").combine_chunks().dictionary_encode()
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    names = np.array(column.dictionary.to_pylist(), dtype=object)
-    rank = np.argsort(np.argsort(names.astype(str), kind="stable"), kind="stable").astype(np.int32)
-    return _Codes(rank[column.indices.to_numpy(zero_copy_only=False)], np.array(sorted(names), dtype=object))
-
-
-def _floats(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    result: np.ndarray = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    return result
+    def lengths(self, name: str, cells: np.ndarray, choices: np.ndarray | None) -> np.ndarray | None:
+        """Lengths of the choices (items,) in some cells, (len(cells), items, choices); None where they are not known.
+        A choice of no tokens or characters has no log-likelihood per token: NaN."""
+        if choices is None or (lists := self._lists(name, cells)) is None:
+            return None
+        of_all = np.full(self.shape, choices)
+        of_all[cells] = lists.count(axis=-1)
+        self._refuse(
+            of_all != choices, name, lambda cell, item: f"{of_all[cell, item]} lengths for {choices[item]} choices",
+            "a length belongs to every choice.",
+        )  # fmt: skip
+        return np.where(lists.data > 0, lists.data, np.nan)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -654,13 +582,11 @@ def write_no_documents(path: str | Path) -> None:
 
 def match_documents(documents: pd.DataFrame, doc_ids: Iterable[object], path: str | Path) -> pd.DataFrame:
     """The documents in the order of `doc_ids`. Raises InputError for an id without a document."""
-    by_id = documents.set_index("doc_id", drop=False)
-    for doc_id in doc_ids:
-        if doc_id not in by_id.index:
-            raise InputError(
-                f"{path}: no document {str(doc_id)!r}, which the items table has.", "give all the items' documents."
-            )
-    return by_id.loc[list(doc_ids)].reset_index(drop=True)
+    by_id, names = documents.set_index("doc_id", drop=False), [*doc_ids]
+    for name in (name for name in names if name not in by_id.index):
+        problem = f"{path}: no document {str(name)!r}, which the items table has."
+        raise InputError(problem, "give all the items' documents.")
+    return by_id.loc[names].reset_index(drop=True)
 
 
 def questions(documents: pd.DataFrame) -> Iterator[tuple[str, list[str], int]]:

@@ -6,7 +6,7 @@ Rows come in the grid's order, so that the same cells give the same bytes.
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,30 +71,16 @@ class Merger:
         write_json(folder / "versions.json", mixed)
 
     def write_items(self, folder: Path) -> None:
-        """items.parquet, cell by cell: the table may be larger than memory."""
-        with (
-            replace_file(folder / "items.parquet") as temporary,
-            pq.ParquetWriter(temporary, schema.ITEMS, compression="zstd") as writer,
-        ):
-            waiting: list[pa.Table] = []
-            for cell, entry in self._of_benchmarks("items"):
-                waiting.append(self._items(cell, entry))
-                if sum(map(len, waiting)) >= ROW_GROUP:
-                    writer.write_table(pa.concat_tables(waiting))
-                    waiting = []
-            if waiting:
-                writer.write_table(pa.concat_tables(waiting))
+        """items.parquet."""
+        items = (self._items(cell, entry) for cell, entry in self._of_benchmarks("items"))
+        _write(folder / "items.parquet", schema.ITEMS, items)
 
     def write_trials(self, folder: Path) -> None:
-        """trials.parquet and probabilities.parquet of the bias study, batch by batch."""
-        for name, columns in (("trials", schema.TRIALS), ("probabilities", schema.PROBABILITIES)):
-            with (
-                replace_file(folder / f"{name}.parquet") as temporary,
-                pq.ParquetWriter(temporary, columns, compression="zstd") as writer,
-            ):
-                for _, entry in self._finished(name):
-                    table = pq.read_table(check_read(self.store, entry.in_store, f"{name}.parquet"))
-                    writer.write_table(table.select(columns.names).cast(columns))
+        """trials.parquet and probabilities.parquet of the bias study."""
+        for name, columns in (("trials.parquet", schema.TRIALS), ("probabilities.parquet", schema.PROBABILITIES)):
+            tables = (pq.read_table(check_read(self.store, entry.in_store, name))
+                      for _, entry in self._finished(name.removesuffix(".parquet")))  # fmt: skip
+            _write(folder / name, columns, (table.select(columns.names).cast(columns) for table in tables))
 
     # ---- rows ---------------------------------------------------------------------------------------------------
 
@@ -273,11 +259,22 @@ class Merger:
     def _lacks(self, cell: Cell, reason: str) -> None:
         lack = AbsentCell(cell, reason)
         if not self.partial:
-            raise InputError(
-                f"{self.grid.manifest_of(cell)}: {lack.describe()}.",
-                "run the workflow to its end (lm-validity preflight first), or use --partial.",
-            )
+            hint = "run the workflow to its end (lm-validity preflight first), or use --partial."
+            raise InputError(f"{self.grid.manifest_of(cell)}: {lack.describe()}.", hint)
         self._missing.setdefault(cell, lack)
+
+
+def _write(path: Path, columns: pa.Schema, tables: Iterable[pa.Table]) -> None:
+    """Write the tables as one, cell by cell, since it may be larger than memory."""
+    with replace_file(path) as temporary, pq.ParquetWriter(temporary, columns, compression="zstd") as writer:
+        waiting: list[pa.Table] = []
+        for table in tables:
+            waiting.append(table)
+            if sum(map(len, waiting)) >= ROW_GROUP:
+                writer.write_table(pa.concat_tables(waiting))
+                waiting = []
+        if waiting:
+            writer.write_table(pa.concat_tables(waiting))
 
 
 def _selection_rows(cell: BenchmarkCell, choice: Mapping[str, Any]) -> Iterator[dict[str, object]]:

@@ -287,6 +287,7 @@ def distinct_metrics(rows: pd.DataFrame) -> list[str]:
 # Whether higher or lower is better on a benchmark: from the sheet, the scores, else its metric, else asked for or
 # assumed, and said.
 
+_FILL_IN = "fill in the column 'higher_is_better' of the benchmarks sheet"
 ASSUMED = "Direction unknown, so higher counts as better"  # how that note begins
 
 
@@ -332,10 +333,8 @@ def settled_directions(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path
     metrics = _first_known(rows, "metric")
     losses = [name for name in sorted(unknown) if names_loss(str(metrics.get(name, name)))]
     if losses:
-        raise InputError(
-            f"{path}: nothing says whether higher is better on {listing(losses)}, named like a loss.",
-            "fill in the column 'higher_is_better' of the benchmarks sheet: 0 where lower is better, else 1.",
-        )
+        problem = f"{path}: nothing says whether higher is better on {listing(losses)}, named like a loss."
+        raise InputError(problem, f"{_FILL_IN}: 0 where lower is better, else 1.")
     notes = _conflicts(rows, sheet, path) + with_names({f"{ASSUMED}: {{}}.": unknown})
     directions = directions[scored].reset_index(drop=True)
     facts = (
@@ -355,11 +354,8 @@ def _conflicts(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> lis
         direction, higher = of_sheet.get(benchmark), claims["higher_is_better"].to_numpy(bool)
         if pd.isna(direction) and higher.any() and not higher.all():
             first = claims.drop_duplicates("higher_is_better").set_index("higher_is_better")["model"]
-            raise InputError(
-                f"{path}: {benchmark} has both directions in the scores: higher_is_better is true for {first[True]}, "
-                f"false for {first[False]}.",
-                "fill in the column 'higher_is_better' of the benchmarks sheet.",
-            )
+            problem = f"{path}: {benchmark} has both directions in the scores: higher_is_better is true for "
+            raise InputError(f"{problem}{first[True]}, false for {first[False]}.", f"{_FILL_IN}.")
         if not pd.isna(direction) and (higher != direction).any():
             conflicts[bool(direction)].append(f"{benchmark} ({(higher != direction).sum()} of {len(higher)} scores)")
     words = {True: "higher", False: "lower"}
@@ -395,24 +391,18 @@ def unit_notes(rows: pd.DataFrame, facts: pd.DataFrame, path: str | Path) -> lis
     `rows`: selected rows of SCORES with known values, `facts`: the sheet's rows of their benchmarks. Raises InputError
     for a benchmark of choices with fractions for some models and percentages for others.
     """
-    above_one = []
-    if not (rows["value"] > _ONE).any():
-        return []
-    by_name = facts.set_index("benchmark")
-    for benchmark, scores in rows[rows["value"].notna()].groupby("benchmark"):
-        metrics = [name for name in (by_name["metric"].get(benchmark), *scores["metric"].dropna().head(1))
-                   if isinstance(name, str)]  # fmt: skip
-        name = metrics[0].split(",")[0] if metrics else ""
-        high = scores["value"] > _ONE
-        if by_name["output_type"].get(benchmark) == PERPLEXITY or name not in FRACTIONS or not high.any():
+    above_one, by_name = list[str](), facts.set_index("benchmark")
+    for benchmark in sorted(rows.loc[rows["value"] > _ONE, "benchmark"].unique()):
+        scores, fact = rows[(rows["benchmark"] == benchmark) & rows["value"].notna()], by_name.loc[benchmark]
+        named = [name for name in (fact["metric"], *scores["metric"].dropna().head(1)) if isinstance(name, str)]
+        name, high = (named or [""])[0].split(",")[0], scores["value"] > _ONE
+        if fact["output_type"] == PERPLEXITY or name not in FRACTIONS:
             continue
         if not high.all() and name in CHOICES:
             first, second = (f"{row['value']:.4g} for {row['model']} ({row['protocol']})"
                              for row in (scores[high].iloc[0], scores[~high].iloc[0]))  # fmt: skip
-            raise InputError(
-                f"{path}: {benchmark} has percentages and fractions under {name}: {first}, {second}.",
-                "write accuracies as fractions, 0 to 1, and their standard errors too.",
-            )
+            problem = f"{path}: {benchmark} has percentages and fractions under {name}: {first}, {second}."
+            raise InputError(problem, "write accuracies as fractions, 0 to 1, and their standard errors too.")
         largest = scores["value"].max()
         above_one.append(f"{benchmark} ({name}: {high.sum()} of {len(scores)} scores, up to {largest:.4g})")
     sentence = "Scores above 1 under a metric that gives fractions. They may be percentages: {}."

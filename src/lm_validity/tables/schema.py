@@ -6,10 +6,10 @@ the ids as in the imported file).
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, TypedDict, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypedDict, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -255,38 +255,28 @@ def check_values(rows: pd.DataFrame, source: object) -> None:
     Numbers outside their range, names that are blank, have blanks around them or hold a control character, other
     protocols. Null is allowed. The index says where a row stands in `source`: its number, or words.
     """
-    for name, values in rows.items():
-        problem = None
-        if name in _RANGES:
-            low, high = _RANGES[str(name)]
-            numbers, problem = values.astype("float64"), f"is not from {low:g} to {high:g}"
-            wrong = values[(numbers < low) | (numbers > high)]
-        elif name in _NAMES:
-            wrong = values[values.isin([value for value in values.dropna().unique() if _no_name(value, name)])]
-        else:
-            continue
+    for name in (name for name in rows if name in CHECKED):
+        values = rows[name]
+        wrong = values[values.isin([value for value in values.dropna().unique() if _problem(name, value)])]
         for row, value in wrong.head(1).items():
             where = row if isinstance(row, str) else f"row {row}"
             text = repr(value)[:60] if isinstance(value, str) else value
-            raise InputError(
-                f"{source}, {where}, column {name!r}: {text} {problem or _no_name(value, name)}.",
-                "correct it, or leave it empty where it is unknown.",
-            )
+            problem = f"{source}, {where}, column {name!r}: {text} {_problem(name, value)}."
+            raise InputError(problem, "correct it, or leave it empty where it is unknown.")
 
 
 def may_hold(column: str, value: Any) -> bool:
     """Whether a column can have a value: what `check_values` asks of a table, of one value. Null is allowed."""
-    if value is None or value != value:
-        return True
-    if column in _RANGES:
-        low, high = _RANGES[column]
-        return isinstance(value, int | float) and low <= value <= high
-    return column not in _NAMES or _no_name(value, column) is None
+    is_of_kind = column not in _RANGES or isinstance(value, int | float)
+    return value is None or value != value or column not in CHECKED or (is_of_kind and _problem(column, value) is None)
 
 
 @lru_cache(maxsize=100_000)
-def _no_name(value: object, column: object) -> str | None:
-    """What is wrong with a name; None where nothing is."""
+def _problem(column: str, value: Any) -> str | None:
+    """What is wrong with a number or a name; None where nothing is."""
+    if column in _RANGES:
+        low, high = _RANGES[column]
+        return None if low <= value <= high else f"is not from {low:g} to {high:g}"
     text = str(value)
     if column == "protocol":
         return None if text in PROTOCOLS else f"is no protocol ({', '.join(PROTOCOLS)})"
@@ -324,10 +314,8 @@ def read_scores(path: str | Path) -> pd.DataFrame:
     for column in ("model", "benchmark", "protocol"):
         unnamed = rows.index[rows[column].isna() | (rows[column] == "")]
         if len(unnamed):
-            raise InputError(
-                f"{path}, row {unnamed[0]}, column {column!r}: empty ({len(unnamed)} of {len(rows)} rows).",
-                f"each score needs its {column}: fill it in, or remove the row.",
-            )
+            problem = f"{path}, row {unnamed[0]}, column {column!r}: empty ({len(unnamed)} of {len(rows)} rows)."
+            raise InputError(problem, f"each score needs its {column}: fill it in, or remove the row.")
     return rows
 
 
@@ -345,10 +333,8 @@ def readable(path: str | Path) -> Iterator[None]:
             raise InputError(problem, "give a table whose rows say something.")
         yield
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise InputError(
-            f"{path}: not a readable parquet file ({error}).",
-            "copy it again, write it with pandas or pyarrow or, where it is a run's table, by `lm-validity merge`.",
-        ) from error
+        hint = "copy it again, write it with pandas or pyarrow or, where it is a run's table, by `lm-validity merge`."
+        raise InputError(f"{path}: not a readable parquet file ({error}).", hint) from error
 
 
 def read_table(path: str | Path, schema: pa.Schema, required: tuple[str, ...] = ()) -> pd.DataFrame:
@@ -375,10 +361,8 @@ def read_table(path: str | Path, schema: pa.Schema, required: tuple[str, ...] = 
         try:
             columns.append(table.column(field.name).combine_chunks().cast(field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InputError(
-                f"{path}: column {field.name!r} cannot be read as {field.type} ({error}).",
-                f"write its values as {field.type}.",
-            ) from error
+            problem = f"{path}: column {field.name!r} cannot be read as {field.type} ({error})."
+            raise InputError(problem, f"write its values as {field.type}.") from error
     rows = pa.table(columns, schema=schema).to_pandas(types_mapper=NULLABLE.get)
     check_values(rows, path)
     return rows
@@ -410,7 +394,6 @@ def replay_notes(scores: pd.DataFrame) -> list[str]:
 # ----------------------------------------------------------------------------------------------------------------------
 # Records, before they are tables.
 
-Record = TypeVar("Record", bound=Mapping[str, object])
 # Columns of the models sheet that a file fills, by name
 Facts = dict[str, str | float]
 # Columns of claims beside those of SCORES and `made`
@@ -421,19 +404,9 @@ DEFAULTS: Claim = {
 }  # fmt: skip
 
 
-def as_record(kind: type[Record], columns: Mapping[str, Any]) -> Record:
-    """Columns whose names a header, a pattern or a sheet gave, as a record of one of these types. Their values were
-    checked where they were read; a name that the record does not have is an error of the program (KeyError)."""
-    if unknown := columns.keys() - kind.__annotations__.keys():
-        raise KeyError(f"no column of {kind.__name__}: {', '.join(sorted(unknown))}")
-    copy: Any = dict(columns)
-    record: Record = copy
-    return record
-
-
 def with_defaults(common: Claim) -> Claim:
     """What the scores of a file have in common, with `DEFAULTS` where the file says nothing or null."""
-    return DEFAULTS | as_record(Claim, {name: value for name, value in common.items() if value is not None})
+    return DEFAULTS | cast(Claim, {name: value for name, value in common.items() if value is not None})
 
 
 # ----------------------------------------------------------------------------------------------------------------------

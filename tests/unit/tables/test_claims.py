@@ -1,21 +1,14 @@
 """The records of formats have the columns of the tables that are made of them, and no others."""
 
 import pyarrow as pa
-import pytest
 
-from lm_validity.tables.schema import CLAIMS, ITEMS, SCORES, SETTINGS, Claim, as_record, with_defaults
+from lm_validity.tables.schema import CLAIMS, ITEMS, SCORES, SETTINGS, Claim, with_defaults
 
 
 def test_records_have_the_columns_of_their_tables():
     assert set(Claim.__annotations__) == {*SCORES.names, *CLAIMS, "made"} and CLAIMS == ("group", "suite", "drawn")
     assert SCORES.field("iteration").type == pa.int64() and ITEMS.field("choice_bytes").type == pa.list_(pa.int64())
     assert [SETTINGS.field(name).type for name in ("limit", "chat_template")] == [pa.float64(), pa.bool_()]
-
-
-def test_a_record_of_columns_has_no_column_that_its_table_lacks():
-    assert as_record(Claim, {"model": "a", "run": 1}) == {"model": "a", "run": 1}
-    with pytest.raises(KeyError, match="no column of Claim: doc_id, modle"):
-        as_record(Claim, {"modle": "a", "doc_id": "1"})
 
 
 def test_what_a_file_does_not_say_has_the_default_and_null_is_not_said():

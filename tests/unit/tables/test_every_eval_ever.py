@@ -5,7 +5,7 @@ import json
 import jsonschema
 import pandas as pd
 import pytest
-from tests.unit.tables.conftest import read_files
+from tests.unit.tables.conftest import put, read_files
 from typer.testing import CliRunner
 
 from lm_validity.cli import reports
@@ -69,12 +69,10 @@ def document(*results: dict, model: str = "org/a", **more) -> dict:
 @pytest.fixture
 def read(tmp_path):
     def make(*documents: dict, **options) -> tuple[pd.DataFrame, ImportLog]:
-        folder = tmp_path / "in"
-        folder.mkdir(exist_ok=True)
         for number, each in enumerate(documents):
-            (folder / f"{number}.json").write_text(json.dumps(each))
+            put(tmp_path / "in" / f"{number}.json", each)
         log = ImportLog(**options)
-        return read_files([folder], ImportOptions(), log), log
+        return read_files([tmp_path / "in"], ImportOptions(), log), log
 
     return make
 
@@ -92,13 +90,6 @@ def test_a_file_of_another_converter(read):
     ]  # fmt: skip
     assert row["higher_is_better"] and not other["higher_is_better"] and other["metric"] == "perplexity,none"
     assert set(scores["source"]) == {"every_eval_ever"} and set(scores["checkpoint"]) == {"final"}
-
-
-def test_percentages_become_fractions(read):
-    metric = {"metric_id": "accuracy", "metric_unit": "percent"}
-    details = {"score": 75.0, "uncertainty": {"standard_error": {"value": 2.0}}}
-    scores, _ = read(document(result(metric=metric, score_details=details)))
-    assert scores[["value", "stderr"]].iloc[0].tolist() == [0.75, 0.02]
 
 
 def test_lm_evals_filters_and_revisions(read):
@@ -123,22 +114,12 @@ def test_lm_evals_filters_and_revisions(read):
     assert set(scores["iteration"]) == {1000}
 
 
-def test_an_older_file_is_read(read):
+def test_an_older_file_is_read_and_a_foreign_one_is_skipped(read):
     old = document(result(metric={}))
     del old["eval_library"], old["model_info"]["additional_details"]
-    scores, _ = read(old | {"schema_version": "0.2.0"}, strict=True)
-    assert scores["value"].tolist() == [0.5] and scores["metric"].isna().all()
-
-
-def test_the_newest_counts_and_foreign_files_are_skipped(read):
-    old, new = (
-        document(result(value=value), evaluation_timestamp=date)
-        for value, date in ((0.1, "2024-01-01T00:00:00Z"), (0.2, "1770000000"))
-    )
-    scores, log = read(new, old, {"results": {}}, document(result(value="high")), document(model=""))
-    assert scores["value"].tolist() == [0.2] and len(log.repeated) == 1 and len(log.skipped) == 3
-    with pytest.raises(InputError, match="no scores"):
-        read(strict=True)
+    foreign = {"results": {}}, document(result(value="high")), document(model="")
+    scores, log = read(old | {"schema_version": "0.2.0"}, *foreign)
+    assert scores["value"].tolist() == [0.5] and scores["metric"].isna().all() and len(log.skipped) == 3
 
 
 def our_scores() -> pd.DataFrame:
@@ -181,26 +162,26 @@ def test_a_written_file_says_what_the_format_asks(tmp_path):
     ours = our_scores().query("model == 'org/b'")
     paths = write_every_eval_ever(ours, tmp_path, "me", "third_party", "mine")
     assert paths == write_every_eval_ever(ours, tmp_path, "me", "third_party", "mine")
-    documents = [json.loads(path.read_text()) for path in paths]
-    found = max(documents, key=lambda each: len(each["evaluation_results"]))
+    found = max((json.loads(path.read_text()) for path in paths), key=lambda each: len(each["evaluation_results"]))
     assert found["model_info"]["developer"] == "org" and found["source_metadata"]["source_type"] == "evaluation_run"
     assert found["source_metadata"]["evaluator_relationship"] == "third_party"
     assert found["model_info"]["additional_details"] == {"deployment_type": "unknown", "model_availability": "unknown"}
-    results = {each["evaluation_name"]: each for each in found["evaluation_results"]}
-    first = results["x"]
-    assert first["metric_config"]["metric_id"] == "accuracy" and first["metric_config"]["max_score"] == 1
+    first = next(each for each in found["evaluation_results"] if each["evaluation_name"] == "x")
     assert first["score_details"]["uncertainty"] == {"standard_error": {"value": 0.125}, "num_samples": 7}
-    corpus = next(each for each in found["evaluation_results"] if each["metric_config"]["metric_id"] == "bits_per_byte")
-    assert corpus["metric_config"]["lower_is_better"] and "max_score" not in corpus["metric_config"]
-    odd = next(each for each in found["evaluation_results"] if each["metric_config"]["metric_id"] == "odd")
-    assert "score_type" not in odd["metric_config"] and "x/strict" in results
+    configs = {each["metric_config"]["metric_id"]: each["metric_config"] for each in found["evaluation_results"]}
+    assert {name: config.get("max_score") for name, config in configs.items()} == {
+        "accuracy": 1, "exact_match": 1, "bits_per_byte": None, "odd": None,
+    }  # fmt: skip
+    assert configs["bits_per_byte"]["lower_is_better"] and "score_type" not in configs["odd"]
+    assert "x/strict" in {each["evaluation_name"] for each in found["evaluation_results"]}
 
 
 def test_directions_are_known_or_the_scores_stay_out():
-    rows = pd.DataFrame({"metric": ["acc,none", "ppl,none", "odd,none", "odd,none"]})
-    rows["higher_is_better"] = pd.array([None, None, None, False], dtype="boolean")
+    rows = pd.DataFrame({"metric": ["acc,none", "ppl,none", "odd,none", "odd,none", None, "acc,none"]})
+    rows["higher_is_better"] = pd.array([None, None, None, False, True, True], dtype="boolean")
+    rows["value"] = [0.5] * 5 + [None]
     kept, unknown = with_directions(rows)
-    assert kept["higher_is_better"].tolist() == [True, False, False] and unknown == ["odd"]
+    assert kept["higher_is_better"].tolist() == [True, False, False] and unknown == ["no metric", "odd"]
     with pytest.raises(InputError, match="odd"):
         with_directions(rows[2:3])
 
@@ -208,15 +189,12 @@ def test_directions_are_known_or_the_scores_stay_out():
 def test_the_commands(tmp_path):
     write_table(our_scores().assign(metric=None, higher_is_better=None)[:1], SCORES, tmp_path / "scores.parquet")
     (tmp_path / "b.csv").write_text("benchmark,metric\nx,acc\n")
-    command = ["every-eval-ever", str(tmp_path / "scores.parquet"), "--output", str(tmp_path / "out")]
-    command += ["--organization", "me"]
-    assert isinstance(CliRunner().invoke(reports.exports, command[1:]).exception, InputError)
-    done = CliRunner().invoke(reports.exports, [*command[1:], "--benchmarks", str(tmp_path / "b.csv")])
+    command = [str(tmp_path / "scores.parquet"), "--output", str(tmp_path / "out"), "--organization", "me"]
+    sheet = ["--benchmarks", str(tmp_path / "b.csv")]
+    for further in ([], [*sheet, "--relationship", "none"]):
+        assert isinstance(CliRunner().invoke(reports.exports, command + further).exception, InputError)
+    done = CliRunner().invoke(reports.exports, command + sheet)
     assert done.exit_code == 0 and "1 files" in done.output
-    wrong = CliRunner().invoke(
-        reports.exports, [*command[1:], "--relationship", "none", "--benchmarks", str(tmp_path / "b.csv")]
-    )
-    assert isinstance(wrong.exception, InputError)
     back = [str(tmp_path / "out"), "--output", str(tmp_path / "back"), "--strict"]
     assert CliRunner().invoke(reports.imports, back).exit_code == 0
     assert read_scores(tmp_path / "back" / "scores.parquet")["metric"].tolist() == ["acc,none"]
@@ -230,21 +208,16 @@ def test_samples_are_items(tmp_path):
         result("quiz", 0.5, evaluation_result_id="quiz#1"),
     ]
     folder = tmp_path / "in"
-    folder.mkdir()
-    (folder / "u1.json").write_text(json.dumps(document(*results, eval_library={"name": "lm_eval", "version": "1"})))
+    put(folder / "u1.json", document(*results, eval_library={"name": "lm_eval", "version": "1"}))
 
     def sample(name: str, identifier: str, value: float, **more) -> str:
-        known = {"schema_version": "0.3.0", "evaluation_id": "e", "model_id": "org/a", "sample_hash": "h"}
-        evaluation = {"score": value, "is_correct": bool(value)}
-        return json.dumps(
-            known | {"evaluation_name": name, "sample_id": identifier, "evaluation": evaluation} | more
-        )  # fmt: skip
+        said = {"evaluation_name": name, "sample_id": identifier, "evaluation": {"score": value}, "sample_hash": "h"}
+        return json.dumps({"evaluation_id": "e"} | said | more)
 
     lines = [sample("sums/strict", "1", 0, output={"raw": ["four"]}), sample("sums/strict", "2", 1)]
     lines += [sample("sums/flexible", "1", 1), sample("sums/flexible", "1", 0)]
-    odd = {"raw": 7}
-    lines += [sample("another name", "1", 1, evaluation_result_id="quiz#1", output=odd), ""]
-    (folder / "u1_samples.jsonl").write_text("\n".join(lines))
+    lines += [sample("another name", "1", 1, evaluation_result_id="quiz#1", output={"raw": 7}), ""]
+    put(folder / "u1_samples.jsonl", "\n".join(lines))
     _, log = import_files([folder], tmp_path / "out", ImportOptions(strict=True))
     items = read_table(tmp_path / "out/items.parquet", ITEMS).sort_values(["benchmark", "doc_id"])
     assert items[["model", "benchmark", "doc_id", "correct", "response"]].fillna("").values.tolist() == [
@@ -254,19 +227,13 @@ def test_samples_are_items(tmp_path):
         {"accuracy,none": 1}, {"exact_match,strict": 0, "exact_match,flexible": 1}, {"exact_match,strict": 1},
     ]  # fmt: skip
     assert log.items == 3 and set(items["doc_hash"]) == {"h"}
-    for bad in (
-        sample("quiz", "", 1),
-        sample("quiz", "1", float("nan")),
-        sample("quiz", "\ud800", 1),
-        "[1]",
-        "{",
-        '{"evaluation_name": "quiz"}',
-    ):
-        (folder / "u1_samples.jsonl").write_text(f"{lines[0]}\n{bad}")
+    odd = [sample("quiz", "", 1), sample("quiz", "1", float("nan")), sample("quiz", "\ud800", 1), "[1]", "{"]
+    for bad in (*odd, '{"evaluation_name": "quiz"}'):
+        put(folder / "u1_samples.jsonl", f"{lines[0]}\n{bad}")
         with pytest.raises(InputError, match=r"u1_samples\.jsonl, line 2"):
             import_files([folder], tmp_path / "bad", ImportOptions(strict=True))
     (folder / "u1.json").unlink()
-    (folder / "u1_samples.jsonl").write_text("\n".join(lines))
+    put(folder / "u1_samples.jsonl", "\n".join(lines))
     with pytest.raises(InputError, match=r"no u1\.json beside it"):
         import_files([folder], tmp_path / "bad", ImportOptions(strict=True))
     assert not (tmp_path / "bad").exists()

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.tables.conftest import put
+from tests.unit.tables.conftest import inspect_log, put
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import import_files
@@ -60,21 +60,15 @@ def lm_eval(tmp_path, run, answers, *, temperature=0.7, results=True, samples=Tr
         put(folder / f"samples_sums_{date}.jsonl", "\n".join(map(json.dumps, lines)))
 
 
-@pytest.mark.parametrize("results", [True, False])
-def test_samples_of_several_runs_of_lm_eval(tmp_path, results):
+@pytest.mark.parametrize(("results", "copied"), [(True, False), (False, False), (False, True)])
+def test_samples_of_several_runs_of_lm_eval(tmp_path, results, copied):
+    """With or without result files; a copy of a file of samples is no further run."""
     for run, answers in enumerate(ANSWERS):
         lm_eval(tmp_path, run, answers, results=results)
-    scores, items, _ = imported(tmp_path)
-    assert by_run(scores) == expected()
-    check_items(items)
-
-
-def test_a_copy_of_a_samples_file_is_no_further_run(tmp_path):
-    for run, answers in enumerate(ANSWERS):
-        lm_eval(tmp_path, run, answers, results=False)
-    folder = tmp_path / "in/acme__ant"
-    first = folder / "samples_sums_2026-01-01T10-00-00.000000.jsonl"
-    (folder / "samples_sums_2026-01-05T10-00-00.000000.jsonl").write_text(first.read_text())
+    if copied:
+        folder = tmp_path / "in/acme__ant"
+        first = folder / "samples_sums_2026-01-01T10-00-00.000000.jsonl"
+        put(folder / "samples_sums_2026-01-05T10-00-00.000000.jsonl", first.read_text())
     scores, items, _ = imported(tmp_path)
     assert by_run(scores) == expected()
     check_items(items)
@@ -96,62 +90,19 @@ def test_several_answers_that_lm_eval_scored_as_one_are_said(tmp_path):
     assert len(scores) == 1 and scores["run"].isna().all() and len(items) == 6
 
 
-def inspect_log(path, day, answers, *, epochs=1, reported=None, temperature=0.7):
-    """`answers` (epochs, items)."""
-    answers = np.atleast_2d(answers)
-    value = float(answers.mean()) if reported is None else reported
-    put(
-        path,
-        {
-            "status": "success",
-            "plan": {},
-            "eval": {
-                "task": "sums", "model": "hf/acme/ant", "created": f"2026-01-0{day}T10:00:00+00:00",
-                "config": {"epochs": epochs}, "model_args": {}, "task_args": {}, "dataset": {"samples": 6},
-                "model_generate_config": {"temperature": temperature},
-            },
-            "results": {
-                "total_samples": answers.size, "completed_samples": answers.size,
-                "scores": [{"name": "match", "metrics": {"accuracy": {"value": value}, "stderr": {"value": 0.1}}}],
-            },
-            "samples": [
-                {"id": n, "epoch": epoch + 1, "scores": {"match": {"value": "C" if right else "I"}}}
-                for epoch, own in enumerate(answers) for n, right in enumerate(own)
-            ],
-        },
-    )  # fmt: skip
-
-
-def test_epochs_of_inspect_are_runs(tmp_path):
-    inspect_log(tmp_path / "in/a.json", 1, ANSWERS, epochs=3)
-    scores, items, _ = imported(tmp_path)
-    assert by_run(scores) == expected()
-    assert scores["stderr"].tolist() == pytest.approx((ANSWERS.std(axis=1, ddof=1) / np.sqrt(6)).tolist())
-    check_items(items)
-
-
 def test_epochs_that_are_not_joined_by_their_mean_are_one_score(tmp_path):
-    inspect_log(tmp_path / "in/a.json", 1, ANSWERS, epochs=3, reported=5 / 6)  # at least one of three is right
+    inspect_log(tmp_path / "in/a.json", "m", ANSWERS, epochs=3, reported=5 / 6)  # at least one of three is right
     scores, items, _ = imported(tmp_path)
     assert scores["value"].tolist() == [pytest.approx(5 / 6)] and scores["run"].isna().all() and len(items) == 6
 
 
 def test_logs_of_inspect_with_a_temperature_are_runs(tmp_path):
     for run, answers in enumerate(ANSWERS):
-        inspect_log(tmp_path / f"in/{run}.json", run + 1, answers, temperature=0.7)
+        more = {"created": f"2026-01-0{run + 1}T10:00:00+00:00", "model_generate_config": {"temperature": 0.7}}
+        inspect_log(tmp_path / f"in/{run}.json", "hf/acme/ant", answers, **more)
     scores, items, _ = imported(tmp_path)
     assert by_run(scores) == expected()
     check_items(items)
-
-
-def test_runs_of_evalchemy_have_errors_of_their_items(tmp_path):
-    solved = [10, 12, 14]
-    runs = [{"repetition": n + 1, "num_total": 30, "num_solved": s, "accuracy": s / 30} for n, s in enumerate(solved)]
-    metrics = {"num_total": 30, "run_stats": runs, "accuracy_avg": 0.4, "accuracy_std_err": 0.038, "num_repeat": 3}
-    put(tmp_path / "in/results.json", {"results": {"AIME24": metrics}, "config": {}, "model_name": "acme/ant"})
-    scores, *_ = imported(tmp_path)
-    assert by_run(scores) == {n: round(s / 30, 9) for n, s in enumerate(solved)}
-    assert scores["stderr"].tolist() == pytest.approx([np.sqrt(s / 30 * (1 - s / 30) / 29) for s in solved])
 
 
 def lighteval(tmp_path, run, value):
@@ -185,12 +136,6 @@ def of_seed(folder, value, seed, day, generation, kind="generate_until"):
 
 
 DRAWN = {"do_sample": True, "temperature": 0.8}
-
-
-def test_sampled_files_of_lm_eval_are_runs_in_the_order_of_their_seeds(tmp_path):
-    for day, (seed, value) in enumerate(((3, 0.6), (1, 0.4), (2, 0.5)), 1):
-        of_seed(tmp_path / "in", value, seed, day, DRAWN)
-    assert by_run(imported(tmp_path)[0], "org/a") == {0: 0.4, 1: 0.5, 2: 0.6}
 
 
 def of_lighteval(folder, value, seed, temperature):

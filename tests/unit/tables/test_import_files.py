@@ -89,22 +89,13 @@ def test_names_and_checkpoints_in_the_paths_of_models(raw, meant):
     assert place.point["iteration"] == (int(digits) if digits else None)
 
 
-def test_checkpoint_folders_are_checkpoints_of_one_model(tmp_path):
-    for step in (10, 20):
-        put(tmp_path / f"{step}.json", result(f"/runs/tuned/a//step_{step}", step / 100))
-    put(tmp_path / "end.json", result("/runs/tuned/a/", 0.9))
-    scores, log = read(tmp_path)
-    assert set(scores["model"]) == {"a"} and log.facts["a"]["path"] == "/runs/tuned/a"
-    assert scores.set_index("checkpoint")["value"].to_dict() == {"step_10": 0.1, "step_20": 0.2, "final": 0.9}
-
-
 def test_a_newer_run_of_the_same_weights_counts(tmp_path):
     put(tmp_path / "old.json", result("/x/a/", 0.1, date=1.0))
     put(tmp_path / "new.json", result("/x/a", 0.2, date=2.0, arguments=",device=cuda"))
     scores, log = read(tmp_path)
     assert scores["value"].tolist() == [0.2] and len(log.repeated) == 1
-    for name, value in (("2024-01-01", 0.3), ("2024-01-02", 0.4)):  # of equal dates the time stamp decides
-        put(tmp_path / f"a_results_{name}.json", result("/x/a", value, date=3.0))
+    for name, value in (("2024-01-01", 0.3), ("2024-01-02", 0.4)):  # the date in the name, where the file has none
+        put(tmp_path / f"a_results_{name}.json", result("/x/a", value))
     assert read(tmp_path)[0]["value"].tolist() == [0.4]
 
 
@@ -187,13 +178,6 @@ def group(error: object = 0.003, tasks: tuple[str, ...] = ("mmlu_a", "mmlu_b", "
 def test_a_group_without_an_error_or_of_unlike_tasks_is_its_tasks(tmp_path, document):
     put(tmp_path / "a.json", document)
     assert len(read(tmp_path)[0]) == 3
-
-
-def test_what_a_file_leaves_open_is_filled_in(tmp_path):
-    document = evaluation("m", 0.5) | {"source_metadata": {"additional_details": {"lm_validity_iteration": "5"}}}
-    put(tmp_path / "e.json", document)
-    row = read(tmp_path)[0].iloc[0]
-    assert (row["protocol"], row["split"], row["prompt"], row["iteration"]) == ("direct", "test", "plain", 5)
 
 
 ODD = {

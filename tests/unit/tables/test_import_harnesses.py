@@ -32,17 +32,11 @@ def test_of_what_must_not_be_less_is_better(read):
 
 
 OLMES = {"model_config": {"model": "acme/ant"}, "task_config": {"num_shots": 5}, "num_instances": 500}
-SUMMARY = """dataset,version,metric,mode,ant,bee
---------- Exam ---------,-,-,-,-,-
-maps,a1,accuracy,gen,28.24,-
-exam,-,naive_average,gen,28.0,34.67
-"""
 
 
 @pytest.mark.parametrize(
     ("files", "row"),
     [
-        ({"summary_1.csv": SUMMARY}, {"model": "ant", "benchmark": "maps", "metric": "accuracy,none", "value": 0.2824}),
         (
             {"metrics.json": OLMES | {"task_name": "quiz", "metrics": {"primary_score": 0.3, "note": "x"}}},
             {"model": "acme/ant", "benchmark": "quiz", "metric": "primary_score,none", "value": 0.3, "num_fewshot": 5},
@@ -50,10 +44,6 @@ exam,-,naive_average,gen,28.0,34.67
         (
             {"gpqa_gpt-x_20250101_101010.json": {"score": 0.4, "score:std": 0.5, "score:bootstrap_std": 0.02}},
             {"model": "gpt-x", "benchmark": "gpqa", "metric": "score,none", "value": 0.4, "stderr": 0.02},
-        ),
-        (
-            {"curves.json": {"data": {"ant": {"iteration": [1000, 2000], "gtokens": [1, 2], "arc": [None, 0.4]}}}},
-            {"model": "ant", "benchmark": "arc", "checkpoint": "iter_0002000", "tokens_b": 2.0, "value": 0.4},
         ),
     ],
 )
@@ -74,26 +64,6 @@ def test_one_score_of_a_file(read, files, row):
 def test_a_mangled_file_of_a_harness_is_named(read, name, document):
     with pytest.raises(InputError, match=name):
         read({name: document}, strict=True)
-
-
-def stat(name, mean, split="test", **more):
-    return {"name": {"name": name, "split": split, **more}, "count": 1, "mean": mean}
-
-
-def test_a_run_of_helm(read):
-    spec = {
-        "name": "mmlu:subject=law,method=joint,model=acme_ant-1b,data_augmentation=canonical",
-        "adapter_spec": {"model": "acme/ant-1b", "max_train_instances": 5, "max_eval_instances": 50, "max_tokens": 8},
-    }
-    stats = [
-        stat("exact_match", 0.1, "valid"), stat("exact_match", 0.25), stat("num_instances", 40.0),
-        stat("exact_match", 0.2, perturbation={"name": "typos"}), stat("max_prob", 0.5), stat("prefix_match", None),
-    ]  # fmt: skip
-    scores, log = read({"a/run_spec.json": spec, "a/stats.json": stats, "a/scenario_state.json": {}})
-    columns = ["model", "benchmark", "metric", "value", "n_items", "num_fewshot"]
-    row = ["acme/ant-1b", "mmlu:subject=law,method=joint", "exact_match,none", 0.25, 40, 5]
-    assert scores.reset_index()[columns].values.tolist() == [row] and not log.skipped
-    assert log.settings[["harness", "limit", "max_gen_toks"]].values.tolist() == [["helm", 50, 8]]
 
 
 @pytest.mark.parametrize(("spec", "stats"), [([], []), ({"adapter_spec": {}}, []), ({"adapter_spec": {}}, {})])

@@ -1,11 +1,9 @@
 """Logs of Inspect: two that it wrote for its own mock model, and logs of which samples failed."""
 
-import json
-import zipfile
 from pathlib import Path
 
 import pytest
-from tests.unit.tables.conftest import read_files
+from tests.unit.tables.conftest import inspect_log, read_files
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import import_files
@@ -42,39 +40,10 @@ def test_a_log_that_cannot_be_read(tmp_path):
         read_files([tmp_path / "y.json"], ImportOptions(), ImportLog())
 
 
-def a_log(path, model, *, scored, total, right, config=None):
-    """A log as Inspect writes it: the first `right` of the `scored` samples are correct, the others failed."""
-    values = ["C"] * right + ["I"] * (scored - right)
-    metrics = {"accuracy": {"value": right / scored}, "stderr": {"value": 0.1}, "std": {"value": 0.5}}
-    header = {
-        "status": "success",
-        "plan": {},
-        "eval": {
-            "task": "pkg/quiz", "model": model, "created": "2026-11-26T10:00:00+00:00", "task_version": 2,
-            "task_args": {"fewshot": 3}, "model_args": {}, "dataset": {"samples": total}, "config": config or {},
-            "model_generate_config": {"temperature": 0.0, "max_tokens": 64}, "packages": {"inspect_ai": "0.3.1"},
-        },
-        "results": {
-            "total_samples": total,
-            "completed_samples": scored,
-            "scores": [{"name": "match", "scored_samples": scored, "metrics": metrics}],
-        },
-    }  # fmt: skip
-    samples = [{"id": n, "epoch": 1, "scores": {"match": {"value": value}}} for n, value in enumerate(values)]
-    samples += [{"id": n, "epoch": 1, "scores": {}, "error": "timeout"} for n in range(scored, total)]
-    if path.suffix == ".json":
-        path.write_text(json.dumps(header | {"samples": samples}))
-        return
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("header.json", json.dumps(header))
-        archive.writestr("summaries.json", json.dumps(samples))
-
-
 @pytest.mark.parametrize("suffix", [".eval", ".json"])
 def test_how_many_samples_were_scored_goes_to_the_settings(tmp_path, suffix):
-    (tmp_path / "in").mkdir()
-    a_log(tmp_path / f"in/a{suffix}", "hf/acme/ant-1b", scored=5, total=20, right=4)
-    a_log(tmp_path / f"in/b{suffix}", "acme/bee-1b", scored=20, total=20, right=7)
+    inspect_log(tmp_path / f"in/a{suffix}", "hf/acme/ant-1b", [1] * 4 + [0], total=20, task_version=2)
+    inspect_log(tmp_path / f"in/b{suffix}", "acme/bee-1b", [1] * 7 + [0] * 13, task_version=2)
     scores, log = import_files([tmp_path / "in"], tmp_path / "out")
     assert scores[["model", "benchmark", "metric", "value", "n_items", "num_fewshot"]].values.tolist() == [
         ["acme/ant-1b", "quiz", "accuracy,match", 0.8, 5, 3],
@@ -89,14 +58,13 @@ def test_how_many_samples_were_scored_goes_to_the_settings(tmp_path, suffix):
 
 
 def test_a_whole_run_counts_before_a_newer_one_of_which_samples_failed(tmp_path):
-    (tmp_path / "in").mkdir()
-    a_log(tmp_path / "in/a.eval", "acme/ant-1b", scored=5, total=20, right=4)
-    a_log(tmp_path / "in/b.eval", "acme/ant-1b", scored=20, total=20, right=7)
+    inspect_log(tmp_path / "in/a.eval", "acme/ant-1b", [1] * 4 + [0], total=20)
+    inspect_log(tmp_path / "in/b.eval", "acme/ant-1b", [1] * 7 + [0] * 13)
     scores, _ = import_files([tmp_path / "in"], tmp_path / "out")
     assert scores["value"].tolist() == [0.35]
 
 
 def test_a_limit_of_a_range_is_its_length(tmp_path):
-    a_log(tmp_path / "a.eval", "acme/ant-1b", scored=10, total=10, right=7, config={"limit": [10, 20]})
+    inspect_log(tmp_path / "a.eval", "acme/ant-1b", [1] * 7 + [0] * 3, config={"limit": [10, 20]})
     import_files([tmp_path / "a.eval"], tmp_path / "out")
     assert read_table(tmp_path / "out/settings.parquet", SETTINGS)["limit"].tolist() == [10]

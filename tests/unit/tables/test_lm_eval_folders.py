@@ -47,19 +47,6 @@ def test_dates_in_names():
     assert date_in("v1.1_step1000") is None and date_in("12024-11-26") is None
 
 
-def test_the_newest_of_several_dates_counts(imported):
-    files = {
-        "a/results_2024-01-02T00-00-00.json": result(accuracy=0.2),
-        "a/results_2024-01-03T00-00-00.json": result(accuracy=0.3),
-        "a/results_2024-01-01T00-00-00.json": result(accuracy=0.1),
-    }
-    scores, log = imported(files)
-    assert scores["value"].tolist() == [0.3] and len(log.repeated) == 2 and log.files == 3
-    # the file's own date counts before that of its name
-    scores, _ = imported(files | {"b/results_2020-01-01T00-00-00.json": result(accuracy=0.4, date=2e9)})
-    assert scores["value"].tolist() == [0.4]
-
-
 FOREIGN = {
     "org__a/results.json": result(),
     "org__a/config.json": {"architectures": ["Llama"]},
@@ -142,14 +129,6 @@ def test_two_different_models_under_one_name_are_refused(other, imported, tmp_pa
 def test_an_adapter_has_a_name_of_its_own(imported, config, name):
     scores, _ = imported({"a.json": result(None, config=config)})
     assert scores["model"].tolist() == [name]
-
-
-def test_scores_that_are_no_number_are_missing(imported):
-    document = result()
-    document["results"]["wiki"] = {"word_perplexity,none": float("nan"), "byte_perplexity,none": float("inf")}
-    document["results"]["group"] = {" ": " ", "alias": "group"}
-    scores, log = imported({"a.json": document})
-    assert scores["benchmark"].tolist() == ["quiz"] and log.notes == ["No finite number, so left out: 2 scores."]
 
 
 def test_a_step_in_the_name_of_a_file_without_a_revision(imported):

@@ -16,6 +16,7 @@ def read_lm_eval(paths):
     return read_files(paths, ImportOptions(), ImportLog(strict=True))
 
 
+_EASY = {"acc,none": 0.5, "acc_stderr,none": 0.01}
 VERSION_0_3 = {
     "results": {
         "arc_easy": {"acc": 0.5, "acc_stderr": 0.01, "acc_norm": 0.4, "acc_norm_stderr": 0.02},
@@ -24,12 +25,10 @@ VERSION_0_3 = {
     "versions": {"arc_easy": 0, "wikitext": 1},
     "config": {"model": "hf-causal", "model_args": "pretrained=gpt2,revision=main", "num_fewshot": 0, "device": "cpu"},
 }
+_GROUP = {"acc,none": 0.6, "acc_stderr,none": 0.02, "alias": "group"}
 VERSION_0_4_0 = {
-    "results": {
-        "group": {"acc,none": 0.6, "acc_stderr,none": 0.02, "alias": "group"},
-        "arc_easy": {"acc,none": 0.5, "acc_stderr,none": 0.01, "alias": " - arc_easy"},
-    },
-    "groups": {"group": {"acc,none": 0.6, "acc_stderr,none": 0.02, "alias": "group"}},
+    "results": {"group": _GROUP, "arc_easy": _EASY | {"alias": " - arc_easy"}},
+    "groups": {"group": _GROUP},
     "configs": {"arc_easy": {"task": "arc_easy"}},
     "versions": {"arc_easy": 1.0},
     "n-shot": {"arc_easy": 0},
@@ -38,29 +37,13 @@ VERSION_0_4_0 = {
 }
 VERSION_0_4_13 = {
     "results": {
-        "arc_easy": {
-            "name": "arc_easy",
-            "alias": "arc_easy",
-            "sample_len": 9,
-            "acc,none": 0.5,
-            "acc_stderr,none": 0.01,
-            "acc_norm,none": 0.45,
-        },
+        "arc_easy": {"name": "arc_easy", "alias": "arc_easy", "sample_len": 9} | _EASY | {"acc_norm,none": 0.45},
         "wiki": {"bits_per_byte,none": 0.9, "bits_per_byte_stderr,none": "N/A"},
-        "nq_open": {
-            "alias": "nq_open",
-            "exact_match,remove_whitespace": 0.1,
-            "exact_match_stderr,remove_whitespace": 0.0,
-        },
-        "group": {"alias": "group", "acc,none": 0.5, "acc_stderr,none": 0.01},
+        "nq_open": {"exact_match,remove_whitespace": 0.1, "exact_match_stderr,remove_whitespace": 0.0},
+        "group": {"alias": "group"} | _EASY,
     },
     "group_subtasks": {"arc_easy": [], "nq_open": [], "group": ["arc_easy"]},
-    "higher_is_better": {
-        "arc_easy": {"acc": True},
-        "wiki": {"bits_per_byte": False},
-        "nq_open": {"exact_match": True},
-        "group": {"acc": True},
-    },
+    "higher_is_better": {"arc_easy": {"acc": True}, "wiki": {"bits_per_byte": False}, "group": {"acc": True}},
     "n-samples": {"arc_easy": {"original": 9, "effective": 9.0}},
     "config": {"model": "hf", "model_args": {"pretrained": "gpt2"}},
     "model_source": "hf",

@@ -5,14 +5,16 @@ it; `=TEXT` is the text, `%` the path of the file. Of alternatives (`a|b`) the f
 source is a path, or paths and the function that makes a value of what they lead to.
 """
 
+import gzip
 import json
 import math
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +25,7 @@ from lm_validity.files import Document, absent, check_encodable
 from lm_validity.tables import schema
 from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in, model_place
 from lm_validity.tables.schema import DEFAULTS, ITEMS, SCORES, SETTINGS, SETTINGS_KEY, Claim, Facts, Item
+from lm_validity.tables.settings import NEARLY_ALL
 from lm_validity.words import count
 
 Source = str | tuple[Any, ...]
@@ -41,7 +44,7 @@ _PROBLEMS = {
     str: "is no name", bool: "is not a boolean", float: "is not a finite number", int: "is not a whole number"
 }  # fmt: skip
 _MADE = frozenset(SETTINGS.names) - set(SETTINGS_KEY)
-_OF_FILE = frozenset(("date", "identity", "limited", "weights", "settings", "notes"))  # fields of ScoreFile
+_OF_FILE = frozenset(("date", "identity", "limited", "weights", "settings", "notes", "log"))  # fields of ScoreFile
 
 
 def read_json_file(path: Path, hint: str = _MEND) -> Any:
@@ -49,13 +52,13 @@ def read_json_file(path: Path, hint: str = _MEND) -> Any:
     try:
         if (size := path.stat().st_size) > _LARGEST_FILE:
             raise InputError(f"{path}: {size / 2**20:.0f} MiB, too large for a file of scores.", hint)
-        text = path.read_text(encoding="utf-8")
-        document = json.loads(text)
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as handle:
+            document = json.loads(text := handle.read())
     except FileNotFoundError as error:
         raise absent(path) from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).", hint) from error
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: not JSON ({error}).", hint) from error
     if "\\ud" in text.lower():  # perhaps half of a pair of surrogates, which no table can hold
         check_encodable(json.dumps(document, ensure_ascii=False), str(path))
@@ -185,6 +188,10 @@ class Place(NamedTuple):
     path: Path
     beside: Document
 
+    def beside_it(self, name: str) -> Path | None:
+        """The file of that name beside this one; None where there is none."""
+        return path if (path := self.path.with_name(name)).is_file() else None
+
     def find(self, paths: str) -> Any:
         """What the first of the paths leads to that leads to something; None where none does."""
         if paths == "%" or paths.startswith("="):
@@ -192,8 +199,8 @@ class Place(NamedTuple):
         for path in paths.split("|"):
             name, colon, way = path.rpartition(":")
             if colon and name not in self.beside:
-                file = self.path.with_name(name)
-                self.beside[name] = read_json_file(file) if file.is_file() else None
+                file = self.beside_it(name)
+                self.beside[name] = None if file is None else read_json_file(file)
             found = self.beside[name] if colon else self.root if way.startswith("^") else self.value
             for key in filter(None, way.lstrip("^").split(".")):
                 found = found.get(key) if isinstance(found, dict) else None
@@ -214,6 +221,15 @@ class Place(NamedTuple):
         return values
 
 
+class Answer(NamedTuple):
+    """The value that a metric has of a model's answer to a document; the metric may be unknown, and without a value
+    the document only is there."""
+
+    item: Item
+    metric: str | None
+    value: float | None
+
+
 @dataclass(frozen=True)
 class Spec:
     """A format. `when`: paths that lead to something in its files, or a question about a file. `of_file`: what holds of
@@ -221,7 +237,8 @@ class Spec:
     where each score stands, in words, and its entry. `columns`: of a score and its settings in an entry; without it
     entries have them by their names. Scores with a `doc_id` are answers, whose means are the scores. `named_by`: the
     model by a file's path, where nothing else names it. `beside`: names of files that others are read with. `load`: the
-    roots of a file. `finish`: what no path can say, of the file and its root."""
+    roots of a file. `answers_in`: the file with the answers to items, where there is one; `answers`: these, by that
+    file, the root and its scores, when items are asked for."""
 
     name: str
     when: tuple[str, ...] | Callable[[Opened], bool]
@@ -230,8 +247,10 @@ class Spec:
     columns: Columns | None = None
     named_by: Callable[[Opened], str | None] = lambda opened: None
     beside: tuple[str, ...] = ()
-    load: Callable[[Opened], list[Any]] = lambda opened: [opened.document]
-    finish: Callable[[ScoreFile, Place], ScoreFile] = lambda file, root: file
+    load: Callable[[Opened], list[Any]] = lambda opened: (
+        json_lines(opened.path) if opened.path.suffix == ".jsonl" else [opened.document])  # fmt: skip
+    answers_in: Callable[[Place], Path | None] = lambda root: None
+    answers: Callable[[Path, Place, list[Claim]], Iterator[Answer]] = lambda path, root, rows: iter(())
     suffixes: tuple[str, ...] = (".json",)
 
     def recognises(self, opened: Opened) -> bool:
@@ -259,6 +278,7 @@ class Spec:
         parameters = finite(said.pop("parameters_b", None))
         columns = (said.pop("", None) or {}) | {name: said[name] for name in said.keys() - _OF_FILE - _MADE}
         common = {name: value for name, value in _checked_row(columns, str(path)).items() if value is not None}
+        common["source"] = self.name
         shared: Document = {name: common.pop(name) for name in ("benchmark", "num_fewshot") if name in common}
         rows, missing = self._rows_at(root, shared)
         if not rows:
@@ -266,8 +286,10 @@ class Spec:
             raise InputError(f"{path}: {problem}.", "run that task again, or leave the file out.")
         if opened.model:
             rows = [row | {"model": opened.model} if "model" in row else row for row in rows]
-        own_name = opened.model or common.get("model")
-        fields: Document = {name: said[name] for name in said.keys() & _OF_FILE if said[name] is not None}
+        own_name, answered = opened.model or common.get("model"), self.answers_in(root)
+        read = [row.copy() for row in rows]  # before runs are numbered
+        fields: Document = {"date": date_in(path.stem)}
+        fields |= {name: said[name] for name in said.keys() & _OF_FILE if said[name] is not None}
         fields["made"] = _settings({"harness": self.name} | said) if self.of_file.keys() & _MADE else {}
         if any("model" not in row for row in rows):
             name = checked("model", own_name or self.named_by(opened), f"{path}, the model")
@@ -280,12 +302,15 @@ class Spec:
                     common |= place.point
             common["model"] = name
             fields["facts"] = {name: facts} if facts else {}
+        if any(made["n_items_scored"] < NEARLY_ALL * made["n_items_total"] for row in rows
+               if {"n_items_scored", "n_items_total"} <= (made := row.get("made", {})).keys()):  # fmt: skip
+            fields["limited"] = True
         file = ScoreFile(
-            path, rows, schema.as_record(Claim, common), missing=missing, stamp=date_in(path.stem),
-            by_path="model" in common and not own_name, **fields,
+            path, rows, cast(Claim, common), missing=missing,
+            items=None if answered is None else lambda: items_of(self.answers(answered, root, read)),
+            by_path="model" in common and not own_name and "/" not in common["model"], **fields,
         )  # fmt: skip
         files = of_answers(file) if any("doc_id" in row for row in rows) else [file]
-        files = [self.finish(each, root) for each in files]
         return [replace(each, identity={}) for each in files] if opened.model else files
 
     def _rows_at(self, root: Place, shared: Document) -> tuple[list[Any], int]:
@@ -313,15 +338,6 @@ def _settings(columns: Mapping[str, object]) -> Document:
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Answers and items.
-
-
-class Answer(NamedTuple):
-    """The value that a metric has of a model's answer to a document; the metric may be unknown, and without a value
-    the document only is there."""
-
-    item: Item
-    metric: str | None
-    value: float | None
 
 
 def items_of(answers: Iterable[Answer]) -> Iterator[Item]:

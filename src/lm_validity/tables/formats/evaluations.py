@@ -13,12 +13,9 @@ import uuid
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -28,10 +25,9 @@ from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document, check_encodable, write_json
 from lm_validity.tables.formats import engine
 from lm_validity.tables.formats.engine import Answer, Place, Spec, checked, finite, is_sampled, parsed, part
-from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in, parse_arguments, training_point
+from lm_validity.tables.formats.score_files import Opened, parse_arguments, training_point
 from lm_validity.tables.metrics import SHARES_OF_ITEMS, metric_direction
 from lm_validity.tables.schema import SCORES, Claim, Item
-from lm_validity.tables.settings import NEARLY_ALL
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Inspect.
@@ -127,36 +123,19 @@ def _log_answers(root: Place) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["key", "document", "epoch", "value", "answer"])
 
 
-def _with_answers(file: ScoreFile, root: Place) -> ScoreFile:
-    """The file with its items, of runs by epoch; limited where fewer than nearly all items of a score were scored:
-    their runs failed."""
-    counts = [(made.get("n_items_scored"), made.get("n_items_total")) for row in file.rows if (made := row.get("made"))]
-    is_whole = all(scored is None or total is None or scored >= NEARLY_ALL * total for scored, total in counts)
-    several = all("run" in row for row in file.rows)
-    log = str(root.find("^eval.eval_id|^eval.run_id") or "") if several else ""
-    items = partial(_log_items, root, file.rows[0], by_epoch=several)
-    return replace(file, limited=file.limited or not is_whole, items=items, log=log)
-
-
-def _log_items(root: Place, score: Claim, *, by_epoch: bool) -> Iterator[Item]:
-    """An item for each sample that the first scorer scored, `by_epoch` for each of its epochs, else their mean."""
-    shared = Item(benchmark=score["benchmark"], num_fewshot=score.get("num_fewshot"))
-    answers = (
-        Answer(
-            shared | Item(doc_id=row.document, run=row.epoch - 1 if by_epoch else None, response=row.answer),
-            row.key, row.value,
-        )
-        for row in _log_answers(root).itertuples()
-    )  # fmt: skip
-    return (item for item in engine.items_of(answers) if item["correct"] is not None)
+def _answers_of_log(path: Path, root: Place, rows: list[Claim]) -> Iterator[Answer]:
+    """The answers to the samples that were scored, of runs by epoch."""
+    by_epoch = all("run" in row for row in rows)
+    shared = Item(benchmark=rows[0]["benchmark"], num_fewshot=rows[0].get("num_fewshot"))
+    for row in _log_answers(root).itertuples():
+        run = row.epoch - 1 if by_epoch else None
+        yield Answer(shared | Item(doc_id=row.document, run=run, response=row.answer), row.key, row.value)
 
 
 _CONFIG, _GENERATE = "^eval.config", "^eval.model_generate_config"
 INSPECT = Spec(
     "inspect",
-    lambda opened: opened.head.startswith(b"PK") if opened.path.suffix == ".eval" else (
-        isinstance(opened.document, dict) and isinstance(opened.document.get("eval"), dict)
-        and {"status", "plan"} <= set(opened.document)),
+    lambda opened: opened.path.suffix == ".eval" or {"eval", "status", "plan"} <= part(opened.document).keys(),
     _log_scores,
     {
         # of providers whose models are called by their hub ids, these
@@ -165,8 +144,9 @@ INSPECT = Spec(
         "num_fewshot": ("^eval.task_args", lambda task: next(
             (task[key] for key in _SHOTS if type(task.get(key)) is int), None)),
         "": ("^eval.model_args.revision", lambda revision: training_point({"revision": str(revision)})),
-        "date": ("^eval.created", lambda text: date_in(str(text))),
+        "date": ("^eval.created", engine.date_of),
         "limited": (f"{_CONFIG}.limit|{_CONFIG}.sample_id", lambda limit: True),
+        "log": ("^eval.eval_id|^eval.run_id", str),
         "weights": ("^eval.model", "^eval.model_args", lambda *model: json.dumps(model, sort_keys=True)),
         "settings": ("^eval", lambda run: json.dumps({
             "generation": run.get("model_generate_config"), "task": run.get("task_args"),
@@ -182,7 +162,8 @@ INSPECT = Spec(
         "backend": ("^eval.model", lambda name: str(name).partition("/")[0]),
     },
     load=lambda opened: [_log(opened)],
-    finish=_with_answers,
+    answers_in=lambda root: root.path,
+    answers=_answers_of_log,
     suffixes=(".eval", ".json"),
 )  # fmt: skip
 
@@ -278,36 +259,22 @@ def _point(details: object, of_model: object) -> Mapping[str, object]:
 
 
 def _load(opened: Opened) -> list[Any]:
-    """The evaluations of a file that has one in each line; samples are read with the file that they are beside."""
+    """The evaluations of a file; samples are read with the file that they are beside."""
     path = opened.path
-    if path.suffix != ".jsonl":
-        return [opened.document]
-    if path.stem.endswith(_SAMPLES):
-        if not (owner := path.with_name(path.stem.removesuffix(_SAMPLES) + ".json")).is_file():
-            raise InputError(f"{path}: no {owner.name} beside it, which tells model and scores.", _HINT)
-        return []
-    return engine.json_lines(path, _HINT)
+    if "sample_id" not in opened.document:
+        return engine.json_lines(path, _HINT) if path.suffix == ".jsonl" else [opened.document]
+    if not (owner := path.with_name(path.stem.removesuffix(_SAMPLES) + ".json")).is_file():
+        raise InputError(f"{path}: no {owner.name} beside it, which tells model and scores.", _HINT)
+    return []
 
 
-def _recognises(opened: Opened) -> bool:
-    keys = (b"evaluation_id", b"sample_id" if opened.path.stem.endswith(_SAMPLES) else b'"evaluation_results"')
-    if opened.path.suffix == ".jsonl":
-        return all(key in opened.head.partition(b"\n")[0] for key in keys)
-    return isinstance(part(opened.document).get("evaluation_results"), list)
-
-
-def _with_samples(file: ScoreFile, root: Place) -> ScoreFile:
-    """The file with the items of the samples beside it. Raises InputError for a broken file of samples."""
+def _samples_in(root: Place) -> Path | None:
     named = root.find("^detailed_evaluation_results.file_path")
     names = (*([Path(named).name] if isinstance(named, str) else []), f"{root.path.stem}{_SAMPLES}.jsonl")
-    samples = next((path for name in names if (path := root.path.with_name(name)).is_file()), None)
-    if samples is None:
-        return file
-    items = [*engine.items_of(_answers(samples, root))]  # broken lines are found before anything is written
-    return replace(file, items=lambda: items)
+    return next(filter(None, map(root.beside_it, names)), None)
 
 
-def _answers(path: Path, root: Place) -> Iterator[Answer]:
+def _answers(path: Path, root: Place, rows: list[Claim]) -> Iterator[Answer]:
     """The samples; of several answers to one document the first counts. Raises InputError, with the line, for what is
     no sample."""
     meant = dict[object, Document]()
@@ -338,7 +305,8 @@ def _answers(path: Path, root: Place) -> Iterator[Answer]:
 _OF_MODEL = "^model_info.additional_details"
 EVERY_EVAL_EVER = Spec(
     "every_eval_ever",
-    _recognises,
+    lambda opened: "evaluation_results" in (keys := part(opened.document).keys())
+    or {"evaluation_id", "sample_id"} <= keys,
     _results,
     {
         "model": "^model_info.id",
@@ -346,15 +314,15 @@ EVERY_EVAL_EVER = Spec(
         "harness": ("^eval_library.name", lambda name: str(name).replace("_", "-")),
         "harness_version": ("^eval_library.version", lambda version: None if version == "unknown" else str(version)),
         "backend": ("^model_info.inference_engine.name", str),
-        "date": ("^evaluation_timestamp", "^retrieved_timestamp", "%",
-                 lambda evaluated, retrieved, path: engine.date_of(evaluated, retrieved) or date_in(path.stem)),
+        "date": ("^evaluation_timestamp", "^retrieved_timestamp", engine.date_of),
         "weights": (f"{_OF_MODEL}.revision", str),
         "settings": ("^evaluation_results", lambda results: " ".join(sorted(
             {json.dumps(part(result).get("generation_config"), sort_keys=True) for result in results}))),
         "parameters_b": (f"{_OF_MODEL}.params_billions", parsed),
     },
     load=_load,
-    finish=_with_samples,
+    answers_in=_samples_in,
+    answers=_answers,
     suffixes=(".json", ".jsonl"),
 )  # fmt: skip
 
@@ -365,29 +333,17 @@ RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
 
 
 def write_every_eval_ever(
-    scores: pd.DataFrame,
-    output: str | Path,
-    organization: str,
-    relationship: str = "other",
-    collection: str = "lm-validity",
+    scores: pd.DataFrame, output: Path, organization: str, relationship: str = "other", collection: str = "lm-validity"
 ) -> list[Path]:
     """Write `<output>/data/<collection>/<developer>/<model>/<uuid>.json`, one file per evaluation; the paths.
 
-    Every score has a direction (`with_directions`). organization: who publishes the scores; relationship: theirs to the
+    scores: as `with_directions` gives them. organization: who publishes the scores; relationship: theirs to the
     models' developers. The same evaluation has the same identifier and path each time. What the format has no place for
-    stands under keys that begin with `lm_validity_`, from which an import reads the same rows back. Raises InputError,
-    writing nothing, where a score has no metric or no finite value.
+    stands under keys that begin with `lm_validity_`, from which an import reads the same rows back.
     """
     if relationship not in RELATIONSHIPS:
         raise InputError(f"--relationship {relationship}: not known.", f"one of {', '.join(RELATIONSHIPS)}.")
     scores = scores.reindex(columns=SCORES.names)
-    finite_values = np.isfinite(scores["value"].to_numpy(dtype=float, na_value=np.nan))
-    for known, noun in ((scores["metric"].notna().to_numpy(), "metric"), (finite_values, "finite value")):
-        if not known.all():
-            first = scores[~known].iloc[0]
-            problem = f"{int((~known).sum())} of {len(scores)} scores have no {noun}, the first of {first['model']} on "
-            hint = "fill it in (--benchmarks with a sheet gives metrics and directions), or remove these rows."
-            raise InputError(f"{problem}{first['benchmark']}.", hint)
     publisher = {"source_organization_name": organization, "evaluator_relationship": relationship}
     columns, documents = ["model", *_OF_FILE], dict[Path, Document]()
     for _, rows in scores.astype(dict.fromkeys(columns, object)).groupby(columns, dropna=False, sort=True):
@@ -397,24 +353,25 @@ def write_every_eval_ever(
         developer, _, short = model.rpartition("/")
         path = Path("data", *map(_file_name, (collection, developer or "unknown", short)), f"{name}.json")
         document = _document(model, common, rows, publisher)
-        documents[Path(output) / path] = document | {"evaluation_id": f"{collection}/{_file_name(model)}/{name}"}
+        documents[output / path] = document | {"evaluation_id": f"{collection}/{_file_name(model)}/{name}"}
     for path, document in documents.items():
         write_json(path, document)
     return list(documents)
 
 
 def with_directions(scores: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The scores of which it is known whether higher is better, by the table or by the metric, and the metrics of the
-    others. Raises InputError where none is left."""
+    """The scores with a value of which it is known whether higher is better, by the table or by the metric, and the
+    metrics of the others. Raises InputError where none is left."""
+    scores = scores[scores["value"].notna()]
     names = scores["metric"].str.partition(",")[0]
     by_name = names.map({name: metric_direction(name) for name in names.dropna().unique()}).astype("boolean")
     direction = scores["higher_is_better"].astype("boolean").fillna(by_name)
-    unknown = sorted(names[direction.isna()].dropna().unique())
-    with_direction = scores.assign(higher_is_better=direction)[direction.notna()]
-    if with_direction.empty:
-        problem = f"no score of which it is known whether higher is better (metrics: {', '.join(unknown) or 'none'})."
+    is_known = direction.notna() & names.notna()
+    unknown = sorted(names[~is_known].fillna("no metric").unique())
+    if not is_known.any():
+        problem = f"no score of which it is known whether higher is better (metrics: {', '.join(unknown)})."
         raise InputError(problem, "give --benchmarks with a sheet of metrics and directions.")
-    return with_direction, unknown
+    return scores.assign(higher_is_better=direction)[is_known], unknown
 
 
 def _file_name(name: str) -> str:

@@ -4,7 +4,7 @@ The one loop of all imports: find the files, open and parse each once, ask the h
 others together as tables, and settle what several files have.
 """
 
-import gzip
+import json
 import os
 import re
 import shutil
@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -31,11 +31,11 @@ from lm_validity.files import absent, as_written, replace_file
 from lm_validity.tables.asking import Reader, meaning, size
 from lm_validity.tables.formats import evaluations, lm_eval, score_files, specs
 from lm_validity.tables.formats.engine import Spec, read_json_file
-from lm_validity.tables.formats.joining import check_identities, score_table, with_runs, write_items
-from lm_validity.tables.formats.score_files import Found, ImportLog, ImportOptions, Opened, ScoreFile, with_progress
+from lm_validity.tables.formats.joining import check_identities, number_runs, score_table, write_items
+from lm_validity.tables.formats.score_files import Found, ImportLog, ImportOptions, Opened, ScoreFile
 from lm_validity.tables.frame import READABLE, Source, frame
 from lm_validity.tables.roles import SETTINGS, Columns
-from lm_validity.tables.schema import DEFAULTS, Claim, Facts, Item, as_record
+from lm_validity.tables.schema import DEFAULTS, Claim, Facts, Item
 from lm_validity.tables.told import Long, Scaled, needed, show
 from lm_validity.words import count, listing
 
@@ -46,10 +46,9 @@ FORMATS: tuple[Spec, ...] = (
     specs.E2LM,
 )  # fmt: skip
 _TEXTS = (".md", ".markdown", ".txt", ".html", ".htm", ".yaml", ".yml")  # beside files of a harness no scores
-_ARCHIVES = (".zip", ".tar", ".tgz", ".gz")
-_READ_PACKED = (".csv.gz", ".tsv.gz")  # where they are given themselves
+_ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz")
 _HINT = f"files of {', '.join(dict.fromkeys(each.name for each in FORMATS))} are known, and tables of scores."
-_HEAD = 2**16  # bytes by which a file that is not JSON is recognised
+_HEAD, _LONGEST_LINE = 2**16, 2**26  # bytes by which files that are no JSON, and lines of JSON, are recognised
 
 
 class Import(NamedTuple):
@@ -65,90 +64,70 @@ def import_files(paths: Iterable[str | Path], output: str | Path, options: Impor
     In folders, what no format recognises is listed in the log. `options.strict`, a bad file that was named itself,
     scores in conflict and nothing left raise InputError, and nothing is written.
     """
-    options, places = options or ImportOptions(), [*map(Path, paths)]
+    options, places, output = options or ImportOptions(), [*map(Path, paths)], Path(output)
     for path in (path for path in places if not path.exists()):
         named_last = "; what is to be written is named with --output" * (path is places[-1] and len(places) > 1)
         raise absent(path, "file or folder", f"check the path{named_last}.")
     log = ImportLog(strict=options.strict)
     with ExitStack() as stack:
         try:
-            return _import(_unpacked(places, stack, log), places, Path(output), options, log)
+            results = _read_all(_unpacked(places, stack, log), places, options, log)
+            check_identities(results)
+            scores = score_table(results, log)
+            _check_preparation(scores, options, log)
+            if any(file.items is not None for file in results):
+                # replaced when everything is written: the tables belong together
+                log.items = write_items(results, stack.enter_context(replace_file(output / "items.parquet")), log)
+            elif (output / "items.parquet").exists():
+                log.notes.append(f"{output / 'items.parquet'} is of another import: these files have no items.")
+            log.name_as_given()
+            log.write(scores, output)
         except InputError as error:
             raise error.reworded(log.origins) from error
+    return Import(scores, log)
 
 
 _BROKEN = (TypeError, shutil.ReadError, OSError, ValueError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
 
 
 def _unpacked(paths: Iterable[Path], stack: ExitStack, log: ImportLog) -> list[Path]:
-    """The paths, with a folder of what it holds for each zip, tar or gzipped file, also of those in folders, until the
-    stack ends."""
+    """The paths, with a folder of what it holds for each zip or tar file, also of those in folders, until the stack
+    ends."""
     places, root = list[Path](), Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lm-validity.")))
     for path in paths:
-        is_archive = path.is_file() and path.name.endswith(_ARCHIVES) and not path.name.endswith(_READ_PACKED)
+        is_archive = path.is_file() and path.name.endswith(_ARCHIVES)
         places += [] if is_archive else [path]
         below = [] if path.is_file() else [each.path for each in score_files.find_files([path], _ARCHIVES).files]
-        for archive in [path] if is_archive else [each for each in below if each.name.endswith(_ARCHIVES)]:
+        for archive in [path] if is_archive else below:
             # as the user's folders are called, since these may name models
             above = root / str(len(log.origins))
             folder = above.joinpath(*(part for part in archive.parts if part not in (archive.anchor, "..")))
             try:
-                unpacked = _unpack(archive, folder)
+                folder.mkdir(parents=True)
+                options: dict[str, Any] = {} if archive.suffix == ".zip" else {"filter": "data"}
+                shutil.unpack_archive(archive, folder, **options)
             except _BROKEN as error:
                 shutil.rmtree(above, ignore_errors=True)  # half of it may be there
                 log.named |= {archive} if is_archive else set()
                 log.skip(archive, f"{archive}: cannot be unpacked ({first_line(error)}).", "unpack it yourself.")
                 continue
-            log.origins[str(unpacked)] = str(archive)
-            places.append(unpacked if is_archive else above)
+            log.origins[str(folder)] = str(archive)
+            places.append(folder if is_archive else above)
     return places
-
-
-def _unpack(archive: Path, folder: Path) -> Path:
-    """Where what an archive holds lies now: a folder, or for one gzipped file the file. Raises one of `_BROKEN`."""
-    folder.mkdir(parents=True)
-    if archive.suffix != ".gz" or archive.name.endswith(".tar.gz"):
-        options: dict[str, Any] = {} if archive.suffix == ".zip" else {"filter": "data"}
-        shutil.unpack_archive(archive, folder, **options)
-        return folder
-    folder.rmdir()
-    with gzip.open(archive) as packed, open(folder.with_suffix(""), "wb") as handle:
-        shutil.copyfileobj(packed, handle)
-    return folder.with_suffix("")
-
-
-def _import(
-    paths: Sequence[Path], given: Sequence[Path], output: Path, options: ImportOptions, log: ImportLog
-) -> Import:
-    """`import_files` of what is unpacked."""
-    results = _read_all(paths, given, options, log)
-    check_identities(results)
-    with ExitStack() as stack:
-        scores = score_table(results, log)
-        _check_preparation(scores, options, log)
-        if any(file.items is not None for file in results):
-            # Replaced when everything is written: the tables belong together
-            path = stack.enter_context(replace_file(output / "items.parquet"))
-            log.items = write_items(results, path, log)
-        elif (output / "items.parquet").exists():
-            log.notes.append(f"{output / 'items.parquet'} is of another import: these files have no items.")
-        log.name_as_given()
-        log.write(scores, output)
-    return Import(scores, log)
 
 
 def _read_all(paths: Sequence[Path], given: Sequence[Path], options: ImportOptions, log: ImportLog) -> list[ScoreFile]:
     """Every file by the harness that wrote it; all others, tables, are one input of their own."""
     suffixes = {*READABLE, *(suffix for file_format in FORMATS for suffix in file_format.suffixes)}
+    suffixes |= {f"{suffix}.gz" for suffix in suffixes}
     files, other_files, own_tables = score_files.find_files(paths, tuple(suffixes))
-    files = [file for file in files if file.named or not file.path.name.endswith(_ARCHIVES)]  # the others are unpacked
     log.notes += [f"Not read, since lm-validity wrote them: {listing(own_tables, 3)}."] if own_tables else []
-    log.other_files = Counter({suffix: n for suffix, n in other_files.items() if suffix not in _ARCHIVES})
+    log.other_files = Counter({suffix: n for suffix, n in other_files.items() if suffix not in (*_ARCHIVES, ".gz")})
     log.named |= {found_file.path for found_file in files if found_file.named}
     _check_places(options, files)
     results, samples, tables = list[ScoreFile](), list[Path](), list[Found]()
     told = options.columns is not None or options.reading is not None
-    for found_file in with_progress(files, "files"):
+    for found_file in files:
         if lm_eval.task_of(found_file.path) is not None and not told:
             samples.append(found_file.path)
             continue
@@ -158,35 +137,33 @@ def _read_all(paths: Sequence[Path], given: Sequence[Path], options: ImportOptio
             if opened is None or chosen is None:
                 tables.append(found_file)
                 continue
-            results += [_completed(file, options, chosen.name) for file in chosen.read(opened)]
+            results += [_completed(file, options) for file in chosen.read(opened)]
             log.formats[chosen.name] += 1
     is_beside = bool(results or samples)  # of a harness: then texts are no scores
     texts = [file for file in tables if is_beside and not file.named and file.path.suffix in _TEXTS]
     log.other_files += Counter(file.path.suffix for file in texts)
     if len(tables) > len(texts):
         read = read_tables([file for file in tables if file not in texts], options, given, log, beside=is_beside)
-        results += [_completed(file, options, TABLE) for file in read]
-    results = _with_samples(samples, results, options, log)
+        results += [_completed(file, options) for file in read]
+    _add_samples(samples, results, options, log)
     log.files = log.formats.total()
-    if not results:
+    if not any(file.rows for file in results):
         raise _nothing_read(paths, log)
     log.members = {task: group for file in results for task, group in file.members.items()}
     log.facts = _facts(results, log)
     return results
 
 
-def _with_samples(
-    samples: Sequence[Path], results: list[ScoreFile], options: ImportOptions, log: ImportLog
-) -> list[ScoreFile]:
-    """The files with the numbers of runs, and with those of lm-eval's samples: without a result file in their folder
-    that has scores of their task they give scores, else items only."""
-    places = defaultdict[tuple[Path, str | None], list[int]](list)
-    for number, result in enumerate(results):
+def _add_samples(samples: list[Path], results: list[ScoreFile], options: ImportOptions, log: ImportLog) -> None:
+    """Number the runs in the files, and add those of lm-eval's samples: without a result file in their folder that has
+    scores of their task they give scores, else items only."""
+    places = defaultdict[tuple[Path, str | None], list[ScoreFile]](list)
+    for result in results:
         for task in {row["benchmark"] for row in result.rows} | set(result.members):
-            places[result.path.parent, task].append(number)
+            places[result.path.parent, task].append(result)
     alone = defaultdict[tuple[Path, str | None], list[object]](list)
-    beside = dict[Path, list[int]]()
-    for path in with_progress(samples, "files of samples"):
+    beside = dict[Path, list[ScoreFile]]()
+    for path in samples:
         place = path.parent, lm_eval.task_of(path)
         if place in places:
             beside[path] = places[place]
@@ -198,15 +175,13 @@ def _with_samples(
                 log.repeat(f"{path}: a copy of another file of its folder")
                 continue
             alone[place].append(items)
-            results.append(_completed(file, options, "lm-eval"))
+            results.append(_completed(file, options))
             log.formats["lm-eval"] += 1
-    results = with_runs(results)
-    for path, numbers in beside.items():
+    number_runs(results)
+    for path, files in beside.items():
         with log.skipping(path):
-            name = _of_place(path, options.names)
-            results.append(lm_eval.samples_beside(path, name, [results[number] for number in numbers], log))
+            results.append(lm_eval.samples_beside(path, _of_place(path, options.names), files, log))
             log.formats["lm-eval"] += 1
-    return results
 
 
 def _nothing_read(paths: Iterable[str | Path], log: ImportLog) -> InputError:
@@ -218,30 +193,30 @@ def _nothing_read(paths: Iterable[str | Path], log: ImportLog) -> InputError:
 
 
 def _opened(file: Found, options: ImportOptions) -> Opened | None:
-    """The file, parsed where it is JSON, with the name that the reader gives its model; None for what is no JSON, as a
-    table's file may be."""
-    model = _of_place(file.path, options.names)
-    if file.path.suffix in (".json", ""):
-        try:
-            return Opened(file.path, file.named, read_json_file(file.path, _HINT), model=model)
-        except InputError:
-            return None
+    """The file, parsed where it is JSON, of JSON lines the first, with the name that the reader gives its model; None
+    for what is no JSON, as a table's file may be."""
+    path, model = file.path, _of_place(file.path, options.names)
+    suffix = Path(path.name.removesuffix(".gz")).suffix
     try:
-        with open(file.path, "rb") as handle:
-            return Opened(file.path, file.named, head=handle.read(_HEAD), model=model)
+        if suffix in (".json", ""):
+            return Opened(path, file.named, read_json_file(path, _HINT), model=model)
+        with open(path, "rb") as handle:
+            head = handle.readline(_LONGEST_LINE) if suffix == ".jsonl" else handle.read(_HEAD)
+        return Opened(path, file.named, json.loads(head) if path.suffix == ".jsonl" else None, head, model)
+    except (InputError, ValueError, RecursionError):
+        return None
     except OSError as error:
-        raise InputError(f"{file.path}: cannot be read ({error.strerror}).", _HINT) from error
+        raise InputError(f"{path}: cannot be read ({error.strerror}).", _HINT) from error
 
 
-def _completed(file: ScoreFile, options: ImportOptions, source: str) -> ScoreFile:
+def _completed(file: ScoreFile, options: ImportOptions) -> ScoreFile:
     """The file with what the reader says of it: protocol, and what models were prepared on."""
-    common = Claim(source=source) | file.common
     protocol = _of_place(file.path, options.protocols) or options.protocol
-    said = {stated for row in [common, *file.rows] if (stated := row.get("protocol")) is not None}
+    said = {stated for row in [file.common, *file.rows] if (stated := row.get("protocol")) is not None}
     if protocol is not None and said - {protocol}:
         problem = f"{file.path}: its scores are {', '.join(sorted(said))}, not {protocol}."
         raise InputError(problem, "leave the protocol out: the file has it.")
-    common |= Claim(protocol=protocol) if protocol is not None else Claim()
+    common = file.common | (Claim() if protocol is None else Claim(protocol=protocol))
     if options.prepared_on is not None and common.get("protocol", DEFAULTS["protocol"]) != DEFAULTS["protocol"]:
         common["prepared_on"] = options.prepared_on
     return replace(file, common=common)
@@ -399,7 +374,8 @@ def _score_files(reader: Reader, long: Long, final: Scaled) -> list[ScoreFile]:
         claims = [_claim(row, runs) for row in scores[scores["file"] == number].to_dict("records")]
         own = answers[answers["file"] == number]
         items = partial(_items, own, runs) if len(own) else None
-        found.append(ScoreFile(reader.frame.sources[int(number)].path, claims, facts=facts, items=items))
+        path = reader.frame.sources[int(number)].path
+        found.append(ScoreFile(path, claims, Claim(source=TABLE), facts=facts, items=items))
     return found
 
 
@@ -420,7 +396,7 @@ def _claim(row: Mapping[Any, Any], runs: Mapping[str, int]) -> Claim:
         "prepared_on": row.get("prepared_on") or None,
     }
     columns = {name: value for name, value in said.items() if value is not None}
-    return as_record(Claim, _place(row, runs) | {"value": float(row["value"])} | columns)
+    return cast(Claim, _place(row, runs) | {"value": float(row["value"])} | columns)
 
 
 def _place(row: Mapping[Any, Any], runs: Mapping[str, int]) -> dict[str, Any]:
@@ -430,15 +406,10 @@ def _place(row: Mapping[Any, Any], runs: Mapping[str, int]) -> dict[str, Any]:
         if name in ("prepared_on", "higher_is_better") or not (text := row.get(name)):
             continue
         place[name] = int(float(text)) if name in _WHOLE else float(text) if name == "tokens_b" else text
-    if row.get("checkpoint"):
-        place |= checkpoint(row["checkpoint"])
-    elif "iteration" in place:
-        place["checkpoint"] = f"step{place['iteration']}"
-    elif "tokens_b" in place:
-        place["checkpoint"] = f"tokens{place['tokens_b']:g}B"
-    if row.get("run"):
-        place["run"] = runs[row["run"]]
-    return place
+    point = row.get("checkpoint") or str(place.get("iteration", ""))
+    if point or "tokens_b" in place:
+        place |= checkpoint(point or f"tokens{place['tokens_b']:g}B")
+    return place | ({"run": runs[row["run"]]} if row.get("run") else {})
 
 
 def checkpoint(text: str) -> dict[str, Any]:

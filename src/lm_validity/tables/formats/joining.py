@@ -2,30 +2,26 @@
 counts where files differ."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
 from lm_validity.files import Document
 from lm_validity.tables import schema
-from lm_validity.tables.formats.score_files import ImportLog, ScoreFile, date_text, with_progress
-from lm_validity.tables.metrics import SHARES_OF_ITEMS, lower_is_better, metric_direction, names_perplexity
-from lm_validity.tables.schema import CLAIMS, ITEMS, KEY, SCORES, SETTINGS, SETTINGS_KEY, Claim, Item, Settings
+from lm_validity.tables.formats.score_files import ImportLog, ScoreFile, date_text
+from lm_validity.tables.metrics import lower_is_better, metric_direction, names_perplexity
+from lm_validity.tables.schema import CLAIMS, ITEMS, KEY, SCORES, SETTINGS, SETTINGS_KEY, Claim, Settings
 from lm_validity.words import count, listing
 
 _TYPES = {column.name: schema.NULLABLE.get(column.type, column.type.to_pandas_dtype()) for column in SCORES}
 # Scores that differ by less are equal: files round differently, and another batch size changes the last digits
 _SAME, _SAME_ERRORS = 1e-9, 0.01  # relative, and in standard errors
-_ONE = 1 + 1e-9
-_SHARES = (*SHARES_OF_ITEMS, "accuracy")
 _FAR_TOO_LARGE = 3.0  # times the pooled error of a group's tasks
 _FEWEST_EQUAL = 3  # scores that two names have in common, and all are equal
 
@@ -44,13 +40,10 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     """The columns of SCORES, sorted by key, each score once; what is left out goes to `log`.
 
     Of several files with different scores under one key the newest counts, if all are of the same weights and settings
-    (`ScoreFile.replaces`). Raises InputError for all other such scores, and for no score at all.
+    (`ScoreFile.replaces`). Raises InputError for all other such scores.
     """
     files = ranked(files)
-    frame = _frame(files)
-    if frame.empty:
-        reason = f" ({': '.join(log.skipped[0]).rstrip('.')})" if log.skipped else ""
-        raise InputError(f"no scores in the given files{reason}.", "give files with scores by model and benchmark.")
+    frame = score_frame(files)
     where = (f"{files[number].path}: {model!r} on {benchmark!r}" for number, model, benchmark in zip(
         frame["file"], frame["model"], frame["benchmark"], strict=True))  # fmt: skip
     schema.check_values(frame[SCORES.names].set_axis([*where]), "scores")
@@ -61,7 +54,7 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     log.notes += dict.fromkeys(note for file in files for note in file.notes)
     if by_path := sorted({str(file.common["model"]) for file in files if file.by_path}):
         log.notes.append(f"Named by their paths, since the files do not say it: {listing(by_path, 5)}.")
-    for step in (_with_suites, _with_groups, _as_shares, _with_directions, _with_one_name):
+    for step in (_with_suites, _with_groups, _with_directions, _with_one_name):
         frame = step(frame, log)
     again = frame.duplicated(KEY)
     if again.any():
@@ -73,8 +66,8 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     return frame.sort_values(varying, ignore_index=True, kind="stable") if varying else frame.reset_index(drop=True)
 
 
-def _frame(files: list[ScoreFile]) -> pd.DataFrame:
-    """All rows in order of rank, with the number of their file."""
+def score_frame(files: list[ScoreFile]) -> pd.DataFrame:
+    """The columns of SCORES of all rows of files, the further ones of claims, settings and the number of the file."""
     rows = list[Document]()
     for number, file in enumerate(files):
         common = schema.with_defaults(file.common)
@@ -163,22 +156,6 @@ def _pooled_errors(tasks: pd.DataFrame) -> pd.Series:
     return pooled.where(groups["n"].count() == groups.size())
 
 
-def _as_shares(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:
-    """The rows with shares of items in place of percentages: what a file has under a metric that is one, where a value
-    of the file there is above 1. Other metrics, and tables, are in the units of their program or reader."""
-    metrics = frame["metric"].dropna().unique()
-    share = frame["metric"].isin([name for name in metrics if name.partition(",")[0] in _SHARES])
-    share &= frame["source"] != "table"  # whose units are settled
-    beyond = share & (frame["value"].abs() > _ONE)
-    if not beyond.any():
-        return frame
-    percent = share & frame["file"].isin(frame.loc[beyond, "file"]) & (frame["value"].abs() <= 100)
-    factor = pd.Series(1.0, frame.index).mask(percent, 0.01)
-    names = listing(frame.loc[percent, "benchmark"].unique())
-    log.notes.append(f"Percent to share: {count(int(percent.sum()), 'score')} of {names}.")
-    return frame.assign(value=frame["value"] * factor, stderr=frame["stderr"].astype(float) * factor)
-
-
 def _with_directions(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:
     """The rows with the directions that files say, if they are not against what tasks agree on of the metric, and of a
     metric that is called a loss lower; a perplexity is never below 1."""
@@ -227,56 +204,35 @@ def _with_one_name(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:
 # Runs of sampled answers.
 
 
-def with_runs(files: list[ScoreFile]) -> list[ScoreFile]:
-    """The files with the number of its `run` in each row that is one of several runs of a score.
+def number_runs(files: list[ScoreFile]) -> None:
+    """Write the number of its `run` into each row that is one of several runs of a score.
 
     Rows under one key, of files with the same weights and settings, are runs where all answers were sampled. Runs
     are in the order of seeds, then of dates. Files that are equal in these and in all scores are copies of one run. All
     else stays as it is, for `score_table` to settle: equal scores without sampling are copies, others a conflict.
     """
-    groups = defaultdict[tuple[object, ...], list[tuple[int, int]]](list)
-    for number, file in enumerate(files):
+    groups = defaultdict[tuple[object, ...], list[tuple[ScoreFile, Claim]]](list)
+    for file in files:
         common = schema.with_defaults(file.common)
-        for index, row in enumerate(file.rows):
+        for row in file.rows:
             said = common | row
             if said.get("drawn") is not None if said.get("run") is None else file.log:
-                key = (*map((said | Claim(run=None)).get, KEY), file.weights, file.settings)
-                groups[key].append((number, index))
-    runs: dict[tuple[int, int], int] = {}
+                groups[*map((said | Claim(run=None)).get, KEY), file.weights, file.settings].append((file, row))
     for rows in groups.values():
-        one_log = len({number for number, _ in rows}) == 1 and files[rows[0][0]].log  # has its own numbers
-        if len(rows) > 1 and not one_log:
-            when = [_when(files[number], files[number].rows[index]) for number, index in rows]
-            order = {moment: run for run, moment in enumerate(sorted(set(when)))}
-            if len(order) > 1:
-                runs |= {row: order[moment] for row, moment in zip(rows, when, strict=True)}
-    changed = {number for number, _ in runs}
-    return [_renumbered(file, number, runs) if number in changed else file for number, file in enumerate(files)]
+        when = [_when(file, row) for file, row in rows]
+        order = {moment: run for run, moment in enumerate(sorted(set(when)))}
+        if len(order) > 1 and (len({file.path for file, _ in rows}) > 1 or not rows[0][0].log):
+            for (_, row), moment in zip(rows, when, strict=True):
+                row["run"] = order[moment]
 
 
 def _when(file: ScoreFile, row: Claim) -> tuple[object, ...]:
     """What orders the runs of a score: those that are equal in it are copies. Seeds that are numbers are in their
     order, before others."""
     seed = (file.common | row).get("drawn") or ""
-    stamp = 0.0 if file.log else file.stamp or 0.0
     values = tuple(each["value"] for each in file.rows)
     first = (int(seed), "") if seed.isdigit() else (-1, seed)
-    return first, file.date or 0.0, stamp, values, file.log, row.get("run") or 0
-
-
-def _renumbered(file: ScoreFile, number: int, runs: Mapping[tuple[int, int], int]) -> ScoreFile:
-    """The file, the `number`-th, with `runs` by file and row; its items go with the rows."""
-    rows = [row | Claim(run=runs.get((number, index), row.get("run"))) for index, row in enumerate(file.rows)]
-    moved = {(old["benchmark"], old.get("run")): new["run"] for old, new in zip(file.rows, rows, strict=True)}
-    items = file.items
-    if items is None or all(run is None for _, run in moved):
-        return replace(file, rows=rows)
-
-    def renumbered() -> Iterator[Item]:
-        for item in items():
-            yield item | Item(run=moved.get((item["benchmark"], item.get("run")), item.get("run")))
-
-    return replace(file, rows=rows, items=renumbered)
+    return first, file.date or 0.0, values, file.log, row.get("run") or 0
 
 
 def _settle(frame: pd.DataFrame, again: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None:
@@ -285,32 +241,25 @@ def _settle(frame: pd.DataFrame, again: pd.DataFrame, files: list[ScoreFile], lo
     again: the rows of the frame under whose key an earlier one is.
     """
     groups = frame.groupby(KEY, dropna=False, sort=False)
-    first = pd.DataFrame(
-        {name: groups[name].transform("first").loc[again.index] for name in ("file", "value", "stderr")}
-    )
-    errors = np.fmax(again["stderr"], first["stderr"]).fillna(0.0)
-    equal = (again["value"] - first["value"]).abs() <= _SAME * again["value"].abs() + _SAME_ERRORS * errors + _SAME
-    pairs = defaultdict[tuple[int, int], list[tuple[int, float, bool]]](list)
-    for row, lost, winner, value, is_same in zip(
-        again.index, again["file"], first["file"], first["value"], equal, strict=True
-    ):
-        pairs[lost, winner].append((row, value, bool(is_same)))
+    pairs = again.assign(**{f"first {name}": groups[name].transform("first") for name in ("file", "value", "stderr")})
+    errors = np.fmax(pairs["stderr"], pairs["first stderr"]).fillna(0.0)
+    differences = (pairs["value"] - pairs["first value"]).abs()
+    pairs["differs"] = differences > _SAME * pairs["value"].abs() + _SAME_ERRORS * errors + _SAME
     conflicts, last = list[str](), "remove one of the two, or name the column that tells them apart."
-    for (lost, winner), scores in sorted(pairs.items()):
+    for (lost, winner), scores in pairs.groupby(["file", "first file"]):
         worse, better, number = files[lost], files[winner], count(len(scores), "score")
-        differ = [(row, value) for row, value, is_same in scores if not is_same]
-        if differ and (lost == winner or not better.replaces(worse)):
-            place, value = differ[0]
-            row, metric = frame.loc[place], frame["metric"].fillna("that")[place]
+        differ = scores[scores["differs"]]
+        if len(differ) and (lost == winner or not better.replaces(worse)):
+            row = differ.fillna({"metric": "that"}).iloc[0]
             conflicts.append(
-                f"{better.path} and {worse.path}: {count(len(differ), 'score')}, such as {metric} of {row['model']} on "
-                f"{row['benchmark']} ({value:.4g} and {row['value']:.4g})"
+                f"{better.path} and {worse.path}: {count(len(differ), 'score')}, such as {row['metric']} of "
+                f"{row['model']} on {row['benchmark']} ({row['first value']:.4g} and {row['value']:.4g})"
             )
             if better.path != worse.path:
                 last = "leave out what does not count, or give folders of two protocols as direct=... and the other."
             continue
         reason = "newer" if worse.limited == better.limited else "of all documents"
-        how = f"which is {reason} ({len(differ)} differ)" if differ else "with the same values but for rounding"
+        how = f"which is {reason} ({len(differ)} differ)" if len(differ) else "with the same values but for rounding"
         dates = [f"{file.path} ({date_text(file.date)})" for file in (worse, better)]
         log.repeat(f"{dates[0]}: {number} also in {dates[1]}, {how}")
     if conflicts:
@@ -337,11 +286,12 @@ _EVALUATION = ITEMS.names[: ITEMS.names.index("doc_id")]  # the columns that nam
 
 
 class _Part(NamedTuple):
-    """The items of a file that count, of one benchmark."""
+    """The items of a file that count, of one benchmark; whether some right choice is unknown."""
 
     benchmark: str
     path: Path
     table: pa.Table
+    lacks_gold: bool
 
 
 def write_items(files: Iterable[ScoreFile], path: Path, log: ImportLog) -> int:
@@ -353,11 +303,11 @@ def write_items(files: Iterable[ScoreFile], path: Path, log: ImportLog) -> int:
     """
     group_of = {task: group for task, group in log.members.items() if group not in log.split}
     parts = [*_of_same_documents(_parts(files, log), log)]
-    unknown = {group_of.get(part.benchmark, part.benchmark) for part in parts if _lacks_gold(part.table)}
+    unknown = {group_of.get(part.benchmark, part.benchmark) for part in parts if part.lacks_gold}
     if unknown:
         log.notes.append(f"Right choices unknown, so no chance level and no margins: {', '.join(sorted(unknown))}.")
     with pq.ParquetWriter(path, ITEMS, compression="zstd") as writer:
-        for task, _, table in parts:
+        for task, _, table, _ in parts:
             benchmark = group_of.get(task, task)
             if benchmark in unknown:
                 table = _with_column(table, "gold", [None] * len(table))
@@ -373,37 +323,39 @@ def write_items(files: Iterable[ScoreFile], path: Path, log: ImportLog) -> int:
 def _parts(files: Iterable[ScoreFile], log: ImportLog) -> Iterator[_Part]:
     """The items of each evaluation by its best file, a part for each benchmark of a file."""
     owners = dict[tuple[object, ...], Path]()
-    for file in with_progress(ranked(file for file in files if file.items is not None), "files with items"):
+    for file in ranked(file for file in files if file.items is not None):
         try:
-            table = _items_table(file, log)
+            rows = [*_rows(file, log)]
         except InputError as error:
             log.skip(file.path, error.problem, error.hint)
             continue
-        evaluations = table.group_by(_EVALUATION).aggregate([]).to_pylist()
-        mine = [key for key in evaluations if owners.setdefault(tuple(key.values()), file.path) is file.path]
-        if len(mine) < len(evaluations):
-            if not file.rows:  # else the scores were said to be elsewhere
-                owner = next(owners[tuple(key.values())] for key in evaluations if key not in mine)
-                log.repeat(f"{file.path} ({date_text(file.date)}): the same documents are answered in {owner}")
-            keys = table.select(_EVALUATION).to_pylist()
-            table = table.filter(pa.array([key in mine for key in keys], pa.bool_()))
-        for benchmark in dict.fromkeys(key["benchmark"] for key in mine):
-            yield _Part(benchmark, file.path, table.filter(pc.equal(table.column("benchmark"), benchmark)))
+        by_benchmark, repeated = defaultdict[str, list[Document]](list), set[Path]()
+        for row in rows:
+            owner = owners.setdefault(tuple(map(row.get, _EVALUATION)), file.path)
+            if owner is file.path:
+                by_benchmark[row["benchmark"]].append(row)
+            else:
+                repeated.add(owner)
+        if repeated and not file.rows:  # else the scores were said to be elsewhere
+            text = f"the same documents are answered in {min(repeated)}"
+            log.repeat(f"{file.path} ({date_text(file.date)}): {text}")
+        for benchmark, rows in by_benchmark.items():
+            lacks = any(len(row.get("choice_loglikelihoods") or ()) > 1 and row.get("gold") is None for row in rows)
+            yield _Part(benchmark, file.path, pa.Table.from_pylist(rows, schema=ITEMS), lacks)
 
 
-def _items_table(file: ScoreFile, log: ImportLog) -> pa.Table:
-    """The columns of ITEMS of a file, with the run by benchmark where the file is one."""
-    runs = defaultdict[str, set[int | None]](set)
+def _rows(file: ScoreFile, log: ImportLog) -> Iterator[Document]:
+    """The columns of ITEMS of a file, with the runs that its scores have."""
+    numbers = defaultdict[str, set[int]](set)
     for score in file.rows:
-        runs[score["benchmark"]].add(score.get("run"))
-    common: Any = schema.with_defaults(file.common)
-    rows = list[dict[str, Any]]()
+        numbers[score["benchmark"]] |= {run for run in [score.get("run")] if run is not None}
+    common: Document = {**schema.with_defaults(file.common)}
     for item in file.items() if file.items is not None else ():
-        row: Any = {name: common.get(name) for name in _EVALUATION} | item
-        of_benchmark = [*runs.get(row["benchmark"], ())]
-        run = of_benchmark[0] if row["run"] is None and len(of_benchmark) == 1 else row["run"]
-        rows.append(row | {"run": run, "model": log.renamed.get(row["model"], row["model"])})
-    return pa.Table.from_pylist(rows, schema=ITEMS)
+        row: Document = {name: common.get(name) for name in _EVALUATION} | {**item}
+        runs = sorted(numbers[row["benchmark"]])
+        if file.log if row["run"] is not None else len(runs) == 1:
+            row["run"] = runs[row["run"] or 0]
+        yield row | {"model": log.renamed.get(row["model"], row["model"])}
 
 
 def _of_same_documents(parts: Iterable[_Part], log: ImportLog) -> Iterator[_Part]:
@@ -412,7 +364,7 @@ def _of_same_documents(parts: Iterable[_Part], log: ImportLog) -> Iterator[_Part
     are named as in the first file."""
     firsts = dict[str, tuple[Path, dict[str, str]]]()
     for part in sorted(parts, key=lambda part: (part.benchmark, str(part.path))):
-        benchmark, path, table = part
+        benchmark, path, table, _ = part
         pairs = zip(table.column("doc_id").to_pylist(), table.column("doc_hash").to_pylist(), strict=True)
         hashes = {name: hashed for name, hashed in pairs if hashed}
         first, expected = firsts.setdefault(benchmark, (path, hashes)) if hashes else (path, hashes)
@@ -427,12 +379,6 @@ def _of_same_documents(parts: Iterable[_Part], log: ImportLog) -> Iterator[_Part
             log.skip(path, f"{problem}the task; its items are left out", "import it into another folder.")
             continue
         yield part._replace(table=table)
-
-
-def _lacks_gold(table: pa.Table) -> bool:
-    """Whether the right choice of some document with choices is unknown."""
-    has_choices = pc.greater(pc.fill_null(pc.list_value_length(table.column("choice_loglikelihoods")), 0), 1)
-    return bool(pc.any(pc.and_(has_choices, table.column("gold").is_null())).as_py())
 
 
 def _with_column(table: pa.Table, name: str, values: Sequence[object]) -> pa.Table:

@@ -5,16 +5,15 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document
 from lm_validity.tables.formats import engine, score_files
-from lm_validity.tables.formats.engine import Answer, Place, Spec, finite, is_sampled, objects, part
+from lm_validity.tables.formats.engine import Answer, Place, Spec, finite, is_sampled, part
 from lm_validity.tables.formats.score_files import ImportLog, Opened, ScoreFile, date_in, folder_name, parse_arguments
+from lm_validity.tables.metrics import is_no_score
 from lm_validity.tables.schema import LARGEST_SCORE, Claim, Item
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -23,9 +22,7 @@ from lm_validity.tables.schema import LARGEST_SCORE, Claim, Item
 
 HINT = "lm-eval writes such a file with --output_path: results_<date>.json."
 # entries of a task's results that are no metrics
-_NO_METRICS = ("alias", "name", "bypass", "run_stats", "sample_len", "sample_count", "samples")
-_SAME = 1e-6  # of a mean over runs and the mean of these
-_COUNTS = re.compile(r"(num|n)_\w+|solved(_avg)?|repeat\w*")  # evalchemy's, beside its scores
+_NO_METRICS = ("alias", "name", "bypass", "run_stats", "sample_len", "sample_count", "samples", "solved_avg")
 _SAID = ("chat_template_sha", "system_instruction_sha", "fewshot_as_multiturn")  # further settings
 # Arguments of a model beside its name that make another model of it
 _CHANGES = ("load_in_4bit", "load_in_8bit", "autogptq", "gptqmodel", "gguf_file", "quantization")
@@ -92,12 +89,13 @@ def _settings(document: Document) -> str:
     return engine.as_text(document["arguments"] | said | ({"seed": None} if _sampled(document) else {}))
 
 
-def _identity(document: Document) -> dict[str, str]:
-    """What tells two models of one name apart: parameters and quantisation."""
+def _identity(document: Document, path: Path, name: object) -> dict[str, str]:
+    """What tells two models of one name apart: parameters, quantisation, and the folder that alone names a model."""
     arguments, parameters = document["arguments"], finite(document["config"].get("model_num_parameters")) or 0
     changed = [f"{name}={arguments[name]}" for name in _CHANGES
                if arguments.get(name, "").lower() not in ("", "false", "none")]  # fmt: skip
     identity = {"quantisation": ", ".join(changed) or "none"}
+    identity |= {} if name or "/" in str(document["config"].get("model")) else score_files.folder_identity(path)
     return identity | ({"number of parameters": f"{parameters:.0f}"} if parameters > 0 else {})
 
 
@@ -150,35 +148,35 @@ def _scores(root: Place) -> Iterator[tuple[object, Document]]:
         for key, value, error in _metrics(metrics):
             name = key.partition(",")[0]
             cell = {"metric": key, "value": value, "stderr": error, "higher_is_better": directions.get(name)}
-            for run in _runs(metrics.get("run_stats"), name, value) or [{}]:
-                yield f"{task}, {key}", shared | cell | run
+            yield f"{task}, {key}", shared | cell
 
 
 def _metrics(metrics: Document) -> Iterator[tuple[str, float | None, object]]:
     """The key `name,filter` of each metric of a task, its value (None: missing, or no number) and its error."""
     before_filters = not any("," in key for key in metrics)
     for key, value in metrics.items():
-        name, _, filter_name = key.partition(",")
+        name, comma, filter_name = key.partition(",")
         if name in _NO_METRICS or name.endswith(("_stderr", "_std_err")) or not name.strip():
             continue
-        if filter_name or (before_filters and not _COUNTS.fullmatch(name)):
-            # evalchemy's errors are `x_std_err`
-            keys = (
-                f"{name}_stderr" + f",{filter_name}" * bool(filter_name),
-                f"{name}_std_err",
-                f"{_stem(name)}_std_err",
+        if filter_name or (before_filters and not is_no_score(name)):
+            stems = (name, re.sub(r"_(avg|mean)$", "", name))  # evalchemy's errors are `x_std_err`, also of `x_avg`
+            errors = (f"{name}_stderr{comma}{filter_name}", *(f"{stem}_std_err" for stem in stems))
+            yield (
+                key if comma else f"{key},none",
+                finite(value),
+                next((metrics[error] for error in errors if error in metrics), None),
             )
-            error = next((metrics[name] for name in keys if name in metrics), None)
-            yield key if filter_name else f"{key},none", finite(value), error
-
-
-def _stem(name: str) -> str:
-    return re.sub(r"_(avg|mean)$", "", name)
 
 
 def _of_task(document: Document, task: str, members: list[str]) -> Document:
     """What all scores of a task, or of a group whose tasks agree in it, have in common."""
-    examples = {_examples(document, member) for member in members}
+    of_run = document["config"].get("num_fewshot")
+    if isinstance(of_run, list):  # of each task, in an order that the file does not say
+        of_run = of_run[0] if of_run and of_run.count(of_run[0]) == len(of_run) else None
+    examples = set()
+    for member in members:
+        said = (document["n-shot"].get(member), part(document["configs"], member).get("num_fewshot"), of_run)
+        examples.add(next((shots for shots in said if shots is not None), None))
 
     def agreed(section: str) -> str | None:
         names = [task] if task in document[section] else members
@@ -199,40 +197,6 @@ def _of_task(document: Document, task: str, members: list[str]) -> Document:
     }
 
 
-def _examples(document: Document, task: str) -> object:
-    """Solved examples before each question as the file has them: of the task, else of the whole run; else None."""
-    of_run = document["config"].get("num_fewshot")
-    if isinstance(of_run, list):  # of each task, in an order that the file does not say
-        of_run = of_run[0] if of_run and of_run.count(of_run[0]) == len(of_run) else None
-    said = (document["n-shot"].get(task), part(document["configs"], task).get("num_fewshot"), of_run)
-    return next((shots for shots in said if shots is not None), None)
-
-
-def _runs(stats: object, name: str, mean: float | None) -> list[Document]:
-    """evalchemy's runs (`run_stats`) of the metric whose mean over runs `name` is; [] where they do not give it.
-
-    The error beside the mean is one of runs alone; a run's is that of its items."""
-    known = objects(stats)
-    values = [finite(stat.get(_stem(name))) for stat in known]
-    numbers = [value for value in values if value is not None]
-    if mean is None or not 2 <= len(numbers) == len(known) or abs(sum(numbers) / len(numbers) - mean) > _SAME:
-        return []
-    runs = list[Document]()
-    for run, (stat, value) in enumerate(zip(known, numbers, strict=True)):
-        total = stat.get("num_total")
-        items = total if isinstance(total, int) and total > 1 and 0 <= value <= 1 else None
-        error = None if items is None else math.sqrt(value * (1 - value) / (items - 1))
-        runs.append({"run": run, "value": value, "stderr": error, "n_items": items})
-    return runs
-
-
-def _finished(file: ScoreFile, root: Place) -> ScoreFile:
-    """The file with the folder of a model that only that names: `org__name`, which lm-eval made of a hub id, is one
-    model anywhere."""
-    identity = file.identity | (score_files.folder_identity(root.path) if file.by_path else {})
-    return replace(file, identity=identity, by_path=file.by_path and "/" not in str(file.common["model"]))
-
-
 _NAMED = "|".join(("^model_name", *(f"^arguments.{name}" for name in score_files.NAMES)))
 LM_EVAL = Spec(
     "lm-eval",
@@ -242,8 +206,8 @@ LM_EVAL = Spec(
         # leaderboards write the hub id where lm-eval has the kind of model
         "model": (_NAMED, "^config.model", lambda name, kind: name or (kind if "/" in str(kind) else None)),
         "": ("^", "%", _point_of),
-        "date": ("^date", "%", lambda date, path: engine.date_of(date) or date_in(path.stem)),
-        "identity": ("^", _identity),
+        "date": ("^date", engine.date_of),
+        "identity": ("^", "%", _NAMED, _identity),
         "parameters_b": ("^config.model_num_parameters", lambda number: number / 1e9 if number > 0 else None),
         "limited": ("^config.limit", lambda limit: True),
         "weights": ("^arguments", _NAMED, _weights),
@@ -263,7 +227,6 @@ LM_EVAL = Spec(
     # the folder of a file that was named itself may be anything
     named_by=lambda opened: None if opened.named else folder_name(opened.path),
     load=_load,
-    finish=_finished,
     suffixes=(".json", ".jsonl"),
 )  # fmt: skip
 
@@ -415,9 +378,9 @@ def task_of(path: Path) -> str | None:
 def samples_alone(path: Path, model: str | None, log: ImportLog) -> ScoreFile:
     """Samples without a result file, whose means are the scores, of a model that `model` or the folder names. Raises
     InputError, with the line, for a line that is no sample."""
-    items = [*_items(path, (), log)]
+    items = [*engine.items_of(_answers(path, (), log))]
     rows = [row for row in engine.scores_of(items) if str(row["metric"]).partition(",")[0] not in _NO_MEAN]
-    common = Claim(model=model or folder_name(path), drawn="" if _is_sampled(path) else None)
+    common = Claim(model=model or folder_name(path), source="lm-eval", drawn="" if _is_sampled(path) else None)
     identity = {} if model else score_files.folder_identity(path)
     return ScoreFile(path, rows, common, date_in(path.stem), identity=identity, items=items.copy)
 
@@ -428,17 +391,17 @@ def samples_beside(path: Path, model: str | None, results: list[ScoreFile], log:
     task, date = str(task_of(path)), date_in(path.stem)
     of_date = [result for result in results if date is not None and date_in(result.path.stem) == date]
     if not of_date and len({result.common["model"] for result in results}) > 1:
-        raise InputError(
-            f"{path}: result files of several models are in its folder, none of its date.",
-            f"put each model's files into a folder of its own, or name it: --model '{path}=NAME'.",
-        )
+        hint = f"put each model's files into a folder of its own, or name it: --model '{path}=NAME'."
+        raise InputError(f"{path}: result files of several models are in its folder, none of its date.", hint)
     best = max(of_date or results, key=lambda result: result.rank)
     rows = [row for row in best.rows if row["benchmark"] == best.members.get(task, task)]
     common = best.common | Claim(num_fewshot=rows[0].get("num_fewshot"), run=rows[0].get("run"))
     common["model"] = model or common["model"]
     scored = tuple(str(row["metric"]) for row in rows)
     date = best.date if date is None else date
-    return ScoreFile(path, [], common, date, limited=best.limited, items=partial(_items, path, scored, log))
+    return ScoreFile(
+        path, [], common, date, limited=best.limited, items=lambda: engine.items_of(_answers(path, scored, log))
+    )
 
 
 def _is_sampled(path: Path) -> bool:
@@ -448,22 +411,15 @@ def _is_sampled(path: Path) -> bool:
     return any(isinstance(each, dict) and is_sampled(each) for request in requests for each in request)
 
 
-def _items(path: Path, scored: Sequence[str], log: ImportLog) -> Iterator[Item]:
-    """The items of a file. Raises InputError, with the line, for a line that is no sample, and for a file without any.
+def _answers(path: Path, scored: Sequence[str], log: ImportLog) -> Iterator[Answer]:
+    """The answers in a file. Raises InputError, with the line, for a line that is no sample.
 
     scored: the keys `name,filter` of the result file. Further answers to a document are those of further filters, in
     the order of the result file where lines do not name them.
     """
-    items = [*engine.items_of(_answers(path, str(task_of(path)), scored, log))]
-    if not items:
-        raise InputError(f"{path}: no samples.", HINT)
-    return iter(items)
-
-
-def _answers(path: Path, task: str, scored: Sequence[str], log: ImportLog) -> Iterator[Answer]:
     seen, numbers = set[tuple[str, str]](), Counter[tuple[str, str]]()
     for sample in _samples(path):
-        item = sample.item | Item(benchmark=task)
+        item = sample.item | Item(benchmark=str(task_of(path)))
         yield Answer(item, None, None)
         if sample.answers > 1:
             log.note("Several answers to each document, which lm-eval scored as one: no runs to tell apart", path)
@@ -487,17 +443,15 @@ def _answers(path: Path, task: str, scored: Sequence[str], log: ImportLog) -> It
 
 def _samples(path: Path) -> Iterator[Sample]:
     """The samples of a file, line by line: what is not kept of a line may be larger than memory."""
+    number = 0
     try:
-        handle = open(path, "rb")  # noqa: SIM115
+        with open(path, "rb") as handle:
+            for line in handle:
+                number += 1
+                if line.strip():
+                    yield read_sample(json.loads(line))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).", HINT) from error
-    with handle:
-        for number, line in enumerate(handle, 1):
-            if not line.strip():
-                continue
-            try:
-                yield read_sample(json.loads(line))
-            except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-                described = f"it has no {error.args[0]}" if isinstance(error, KeyError) else first_line(error)
-                problem = f"{path}, line {number}: not a sample of lm-eval ({described})."
-                raise InputError(problem, HINT) from error
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        described = f"it has no {error.args[0]}" if isinstance(error, KeyError) else first_line(error)
+        raise InputError(f"{path}, line {number}: not a sample of lm-eval ({described}).", HINT) from error

@@ -2,15 +2,13 @@
 
 import os
 import re
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -112,8 +110,6 @@ def _below(folder: Path) -> Iterable[Path]:
 # ----------------------------------------------------------------------------------------------------------------------
 # What an import read, what it left out and why: collected on the way, printed at the end, kept beside the tables.
 
-Thing = TypeVar("Thing")
-_SECONDS_BETWEEN_LINES = 5.0
 _MOST_LINES = 12  # that are printed of an import; all is in import.json
 
 
@@ -227,16 +223,6 @@ class ImportLog:
         write_json(output / "import.json", record)
 
 
-def with_progress(things: Sequence[Thing], noun: str) -> Iterator[Thing]:
-    """The things one after the other; on a long import stderr says every few seconds how many are done."""
-    last = time.monotonic()
-    for done, thing in enumerate(things):
-        if time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
-            last = time.monotonic()
-            print(f"{done} of {len(things)} {noun}", file=sys.stderr, flush=True)
-        yield thing
-
-
 def _block(title: str, lines: list[str]) -> list[str]:
     """One line: how many, and the first."""
     if not lines:
@@ -283,13 +269,13 @@ class Opened(NamedTuple):
 class ScoreFile:
     """The claims of one file, `rows`, and what all of them have in common.
 
-    Both hold only what the file says: `with_defaults` fills in the rest. `date`: in seconds since 1970; `stamp`: in the
-    file's name. `identity`: what a file says of its model beside the name, such as the number of its parameters.
+    Both hold only what the file says: `with_defaults` fills in the rest. `date`: in seconds since 1970, of the file,
+    else of its name. `identity`: what a file says of its model beside the name, such as the number of its parameters.
     `weights` (path, revision, adapter) and `settings` (what else changes numbers): a newer date decides only between
     files in which both are equal; "" is unknown. `limited`: not all documents were scored. Scores that are no finite
     number are not in `rows` but counted in `missing`. `facts`: columns of the models sheet by model. `items`: gives the
     items when it is called. `made`: the settings of all rows; a row may have its own under `made`. `log`: the id of a
-    log that has several runs of its own; those of other logs are further ones. `by_path`: only the path names the
+    log that may have several runs of its own; those of other logs are further ones. `by_path`: only the path names the
     model.
     """
 
@@ -297,7 +283,6 @@ class ScoreFile:
     rows: list[Claim]
     common: Claim = field(default_factory=Claim)
     date: float | None = None
-    stamp: float | None = None
     identity: dict[str, str] = field(default_factory=dict)
     limited: bool = False
     missing: int = 0
@@ -316,11 +301,10 @@ class ScoreFile:
         return {row["benchmark"]: group for row in self.rows if (group := row.get("group"))}
 
     @property
-    def rank(self) -> tuple[bool, tuple[float, ...], int]:
-        """Larger is better: all documents, then the newer date, then the newer time stamp in the file's name. More
-        scores, and of as many an earlier path, give an order, but decide nothing."""
-        dates = tuple(float("-inf") if date is None else date for date in (self.date, self.stamp))
-        return (not self.limited, dates, len(self.rows))
+    def rank(self) -> tuple[bool, float, int]:
+        """Larger is better: all documents, then the newer date. More scores, and of as many an earlier path, give an
+        order, but decide nothing."""
+        return not self.limited, float("-inf") if self.date is None else self.date, len(self.rows)
 
     def replaces(self, other_file: "ScoreFile") -> bool:
         """Whether this file's scores count before the different ones of `other_file`: a newer run of the same weights
@@ -329,10 +313,7 @@ class ScoreFile:
             return False
         if self.limited != other_file.limited:
             return other_file.limited
-        for own_value, theirs in ((self.date, other_file.date), (self.stamp, other_file.stamp)):
-            if own_value is not None and theirs is not None and own_value != theirs:
-                return own_value > theirs
-        return False
+        return self.date is not None and other_file.date is not None and self.date > other_file.date
 
 
 # ----------------------------------------------------------------------------------------------------------------------

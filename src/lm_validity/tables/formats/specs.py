@@ -10,23 +10,20 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
 from lm_validity.config.rows import read_text, read_text_rows
-from lm_validity.config.sections import e2lm_tokens_b
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.files import Document
 from lm_validity.tables.formats import engine
 from lm_validity.tables.formats.engine import Answer, Place, Spec, checked, finite, is_sampled, objects, parsed, part
-from lm_validity.tables.formats.joining import typed_scores
-from lm_validity.tables.formats.score_files import Opened, ScoreFile, folder_name, training_point
+from lm_validity.tables.formats.joining import score_frame
+from lm_validity.tables.formats.score_files import Opened, folder_name, training_point
 from lm_validity.tables.metrics import is_no_score, plain
-from lm_validity.tables.schema import DEFAULTS, Claim, Item
+from lm_validity.tables.schema import SCORES, Claim, Item
 
 Entries = Iterator[tuple[object, Document]]
 
@@ -65,15 +62,10 @@ def _helm(root: Place) -> Entries:
             yield name, {"metric": metric_key(name), "value": mean, "n_items": int(items) or None}
 
 
-def _helm_with_items(file: ScoreFile, root: Place) -> ScoreFile:
-    path = root.path.with_name("per_instance_stats.json")
-    return replace(file, items=lambda: engine.items_of(_helm_answers(path, file, root))) if path.is_file() else file
-
-
-def _helm_answers(path: Path, file: ScoreFile, root: Place) -> Iterator[Answer]:
+def _helm_answers(path: Path, root: Place, rows: list[Claim]) -> Iterator[Answer]:
     """The values of all trials of the instances, without perturbations."""
     split = _helm_split(root.root, root.path)[0]
-    shared, metrics = file.rows[0], {row["metric"] for row in file.rows}
+    shared, metrics = rows[0], {row["metric"] for row in rows}
     for instance in engine.read_json_file(path):
         named = part(instance).get("instance_id")
         document = checked("doc_id", named if named is None else str(named), str(path))
@@ -102,7 +94,8 @@ HELM = Spec(
         "max_gen_toks": f"{_ADAPTER}.max_tokens",
     },
     beside=_HELM_BESIDE,
-    finish=_helm_with_items,
+    answers_in=lambda root: root.beside_it("per_instance_stats.json"),
+    answers=_helm_answers,
 )  # fmt: skip
 
 
@@ -117,20 +110,12 @@ _LIKELIHOOD = re.compile(
 )
 
 
-def _task_of(key: str, metrics: object, path: Path) -> tuple[str, str, int]:
-    """Suite, name and solved examples in the key of a task."""
-    *suite, name, shots = key.split("|") if key.count("|") in (1, 2) else ("", "", "")
-    if not (name.strip() and shots.isdigit() and isinstance(metrics, dict)):
-        problem = f"{path}, 'results': {key[:60]!r} is not the scores of a task 'task|shots'."
-        raise InputError(problem, "lighteval writes such a file: results/<model>/results_<date>.json.")
-    return "".join(suite), name, int(shots)
-
-
 def _lighteval(root: Place) -> Entries:
     """The scores of tasks and, with the error of a mean, of groups of three or more tasks with the same metrics. `all`,
     the mean of everything, is none."""
     results = {key: metrics for key, metrics in root.root["results"].items() if key != "all"}
-    tasks = {key: _task_of(key, metrics, root.path) for key, metrics in results.items()}
+    parts = {key: ("", *key.split("|"))[-3:] for key in results}
+    tasks = {key: (suite, name, int(shots)) for key, (suite, name, shots) in parts.items()}
     members = {key: [key] for key, (_, name, _) in tasks.items() if not name.endswith(_AVERAGE)}
     group_of = dict[str, str]()
     for key, (suite, name, shots) in tasks.items():
@@ -196,8 +181,7 @@ def _generation(name: str) -> str:
 
 LIGHTEVAL = Spec(
     "lighteval",
-    lambda opened: isinstance(opened.document, dict)
-    and all(isinstance(opened.document.get(key), dict) for key in ("config_general", "results")),
+    ("config_general", "results"),
     _lighteval,
     {
         "model": f"{_GENERAL}.model_name|{_MODEL}.model_name",
@@ -300,9 +284,9 @@ _LESS_IS_BETTER = ("bias", "toxicity", "hallucination")  # their thresholds are 
 
 
 def _deepeval(root: Place) -> Entries:
-    for number, case in enumerate(objects(root.root.get("testCases") or root.root.get("test_cases"))):
+    for number, case in enumerate(objects(root.root.get("testCases"))):
         name = str(case.get("name") or case.get("input") or number)
-        for measure in objects(case.get("metricsData") or case.get("metrics_data")):
+        for measure in objects(case.get("metricsData")):
             if measure.get("name"):
                 metric = plain(str(measure["name"]))
                 direction = {"higher_is_better": False} if metric in _LESS_IS_BETTER else {}
@@ -312,8 +296,7 @@ def _deepeval(root: Place) -> Entries:
 
 DEEPEVAL = Spec(
     "deepeval",
-    lambda opened: isinstance(opened.document, dict)
-    and any(_deepeval(Place(opened.document, opened.document, opened.path, {}))),
+    lambda opened: any(_deepeval(Place(None, part(opened.document), opened.path, {}))),
     _deepeval,
     {
         "model": ("^hyperparameters.model", lambda name: name if isinstance(name, str) else None),
@@ -367,8 +350,8 @@ def _simple(path: Path, group: int) -> str | None:
 
 SIMPLE_EVALS = Spec(
     "simple-evals",
-    lambda opened: isinstance(opened.document, dict) and _simple(opened.path, 1) is not None
-    and finite(opened.document.get("score")) is not None and any(":std" in name for name in opened.document),
+    lambda opened: _simple(opened.path, 1) is not None
+    and finite(part(opened.document).get("score")) is not None and any(":std" in name for name in opened.document),
     lambda root: [("the score", {
         "benchmark": _simple(root.path, 1), "metric": "score,none", "value": root.root["score"],
         "stderr": root.root.get("score:bootstrap_std"), "n_items": root.root.get("score:n_samples")})],
@@ -378,37 +361,21 @@ SIMPLE_EVALS = Spec(
 # ---- olmes: metrics.json, or metrics-all.jsonl with a line a task ----------------------------------------------------
 
 
-def _olmes(root: Place) -> Entries:
-    for number, task in enumerate(root.root, 1):
-        for name, value in part(task, "metrics").items():
-            if finite(value) is not None:
-                yield f"line {number}", task | {"_metric": name, "_value": value}
-
-
-def _is_olmes(opened: Opened) -> bool:
-    keys = {"task_name", "metrics", "task_config"}
-    if opened.path.suffix == ".jsonl":
-        return all(f'"{key}"' in _head(opened) for key in keys)
-    return isinstance(opened.document, dict) and keys <= set(opened.document)
-
-
 OLMES = Spec(
     "olmes",
-    _is_olmes,
-    _olmes,
-    columns={
-        "model": "model_config.model",
-        "benchmark": "task_name",
-        "metric": ("_metric", metric_key),
-        "value": "_value",
-        "num_fewshot": "task_config.num_shots",
-        "n_items": "num_instances",
-        "limit": "task_config.limit",
-        "n_items_scored": "num_instances",
+    ("task_name", "metrics", "task_config"),
+    lambda root: ((name, {"metric": metric_key(name), "value": value})
+                  for name, value in root.root["metrics"].items() if finite(value) is not None),
+    {
+        "model": "^model_config.model",
+        "benchmark": "^task_name",
+        "num_fewshot": "^task_config.num_shots",
+        "n_items": "^num_instances",
+        "limit": "^task_config.limit",
+        "n_items_scored": "^num_instances",
     },
-    load=lambda opened: [engine.json_lines(opened.path) if opened.path.suffix == ".jsonl" else [opened.document]],
     suffixes=(".json", ".jsonl"),
-)
+)  # fmt: skip
 
 
 # ---- train before test: {train_before_test | direct_eval}[_stderr] -> benchmark -> model id -> number ----------------
@@ -435,50 +402,41 @@ def _harmony(root: Place) -> Entries:
                 }  # fmt: skip
 
 
-LM_HARMONY = Spec(
-    "lm-harmony",
-    lambda opened: isinstance(opened.document, dict) and bool(set(_BLOCKS.values()) & set(opened.document)),
-    _harmony,
-)
+LM_HARMONY = Spec("lm-harmony", ("direct_eval|train_before_test",), _harmony)
+
+
+def read_lm_harmony(path: str | Path) -> pd.DataFrame:
+    """The columns of SCORES of a file of the train-before-test authors, in the order of the file. Raises InputError,
+    with the place, for a file that is none and for a score that is not a finite number."""
+    document = engine.read_json_file(Path(path), _AUTHORS_FILE)
+    return score_frame(LM_HARMONY.read(Opened(Path(path), named=True, document=document)))[SCORES.names]
+
 
 # ---- the early-training competition: model, iteration, gtokens and a column a benchmark, or lists of them by model ---
 
-_CURVE_KEYS = ("model", "iteration", "gtokens")
-_LAYOUT = "the columns are model, iteration, gtokens and one column per benchmark."
-_NO_BENCHMARKS = ("model_type", "experiment")  # texts beside the numbers of the organisers' file
+_NO_BENCHMARKS = ("model", "iteration", "gtokens", "model_type", "experiment")  # the last two are the organisers' texts
 
 
 def _curves(opened: Opened) -> pd.DataFrame:
     """The file as text; the index is a row's line, or the number of a checkpoint through all models."""
     if opened.path.suffix != ".json":
-        return read_text_rows(opened.path, _LAYOUT).frame()
+        return read_text_rows(opened.path, "a column a benchmark beside model, iteration and gtokens.").frame()
     frames = [pd.DataFrame()]
-    for model, columns in part(engine.read_json_file(opened.path, _LAYOUT), "data").items():
-        lists = {name: ["" if value is None else str(value) for value in values]
-                 for name, values in part(columns).items() if name not in _NO_BENCHMARKS}  # fmt: skip
-        frames.append(pd.DataFrame({"model": model, **lists}, dtype=str))
+    for model, columns in opened.document["data"].items():
+        lists = {name: ["" if value is None else str(value) for value in values] for name, values in columns.items()}
+        frames.append(pd.DataFrame({**lists, "model": model}, dtype=str))
     curves = pd.concat(frames, ignore_index=True).fillna("")
     return curves.set_axis(curves.index + 1)
 
 
 def _e2lm(root: Place) -> Entries:
     """The cells of benchmarks; an empty one is a checkpoint that was not evaluated on it."""
-    curves, benchmarks = root.root, [name for name in root.root.columns if name not in _CURVE_KEYS]
-    if not {"model", "iteration"} <= set(curves) or not benchmarks:
-        missing = {"model", "iteration"} - set(curves) or {"of a benchmark"}
-        raise InputError(f"{root.path}: a column is missing: {', '.join(sorted(missing))}.", _LAYOUT)
-    seen = set[tuple[str, int]]()
-    for line, row in zip(curves.index, curves.to_dict("records"), strict=True):
+    for line, row in zip(root.root.index, root.root.to_dict("records"), strict=True):
         where = f"{root.path}: row {line}"
-        model = checked("model", row["model"], where)
         step = checked("iteration", parsed(row["iteration"]), where)
-        tokens = parsed(row["gtokens"]) if "gtokens" in row else e2lm_tokens_b(step)
-        if (model, step) in seen:
-            problem = f"{where}: a second row for model {model!r} at iteration {step}."
-            raise InputError(problem, "keep one row per model and checkpoint.")
-        seen.add((model, step))
-        shared = {"model": model, "checkpoint": f"iter_{step:07d}", "iteration": step, "tokens_b": tokens}
-        for name in filter(row.get, benchmarks):
+        shared = {"model": row["model"], "checkpoint": f"iter_{step:07d}", "iteration": step}
+        shared["tokens_b"] = parsed(row["gtokens"])
+        for name in (name for name, text in row.items() if text and name not in _NO_BENCHMARKS):
             value = checked("value", parsed(row[name]), f"{where}, column {name!r}")
             yield f"row {line}", shared | {"benchmark": name, "value": value}
 
@@ -493,21 +451,3 @@ E2LM = Spec(
     load=lambda opened: [_curves(opened)],
     suffixes=(".csv", ".json"),
 )
-
-
-def read_published(path: str | Path, spec: Spec) -> pd.DataFrame:
-    """The columns of SCORES of a file of the train-before-test authors or of the competition, sorted.
-
-    Metric, direction and numbers of items are not in the files: null, to be joined from the benchmarks sheet. Raises
-    InputError, with the place, for a file that is none and for a score that is not a finite number.
-    """
-    path = Path(path)
-    document = engine.read_json_file(path, _AUTHORS_FILE) if spec is LM_HARMONY else None
-    (file,) = spec.read(Opened(path, named=True, document=document))
-    rows = typed_scores(pd.DataFrame([DEFAULTS | Claim(source=spec.name) | row for row in file.rows]))
-    key = ["protocol", "benchmark", "model"] if spec is LM_HARMONY else ["model", "benchmark", "iteration"]
-    return rows.sort_values(key, ignore_index=True, kind="stable")
-
-
-read_lm_harmony = partial(read_published, spec=LM_HARMONY)
-read_e2lm = partial(read_published, spec=E2LM)

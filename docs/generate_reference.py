@@ -323,9 +323,8 @@ def roles_page() -> str:
              "| role | header | words |", "|---|---|---|"]  # fmt: skip
     rows = (line.split("\t") for line in WORDS.read_text(encoding="utf-8").splitlines()[1:])
     lines += [f"| {role} | {where} | {words} |" for role, where, words in rows]
-    lines += ["", "## Files of harnesses", "", "They are told by what is in them, and need no roles.", ""]
-    lines += ["| harness | files |", "|---|---|"]
-    lines += [f"| {each.name} | {' '.join(f'`{suffix}`' for suffix in each.suffixes)} |" for each in FORMATS]
+    names = ", ".join(each.name for each in FORMATS)
+    lines += ["", "## Files of harnesses", "", f"They are told by what is in them, and need no roles: {names}."]
     return "\n".join([*lines, ""])
 
 

@@ -81,15 +81,6 @@ def test_equal_greedy_scores_of_other_seeds_are_copies(tmp_path):
     assert scores["value"].tolist() == [pytest.approx(4 / 6)] and scores["run"].isna().all()
 
 
-def test_several_answers_that_lm_eval_scored_as_one_are_said(tmp_path):
-    lm_eval(tmp_path, 0, ANSWERS[0])
-    path = tmp_path / "in/acme__ant/samples_sums_2026-01-01T10-00-00.000000.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("\n".join(json.dumps(line | {"resps": [["1", "0", "1", "1"]]}) for line in lines))
-    scores, items, _ = imported(tmp_path, says=["everal answers to each document"])
-    assert len(scores) == 1 and scores["run"].isna().all() and len(items) == 6
-
-
 def test_epochs_that_are_not_joined_by_their_mean_are_one_score(tmp_path):
     inspect_log(tmp_path / "in/a.json", "m", ANSWERS, epochs=3, reported=5 / 6)  # at least one of three is right
     scores, items, _ = imported(tmp_path)

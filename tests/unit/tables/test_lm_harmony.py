@@ -48,7 +48,7 @@ def test_a_standard_error_that_is_no_number_is_unknown_at_any_level(tmp_path, un
     [
         ("not json", "not JSON"),
         ('{"direct_eval": {"t": {"m": 1%s}}, "train_before_test": {}}' % ("0" * 400), "is not a finite number"),
-        ("[1]", "no object 'direct_eval'"),
+        ("[1]", "no scores"),
         ('{"direct_eval": {}, "train_before_test": {}}', "no scores"),
         ('{"direct_eval": {"t": {"m": "x"}}, "train_before_test": {}}', "direct_eval, t, m, 'value': 'x'"),
         ('{"direct_eval": {"t": {"m": NaN}}, "train_before_test": {}}', "nan is not a finite number"),

@@ -251,7 +251,6 @@ class Spec:
         json_lines(opened.path) if opened.path.suffix == ".jsonl" else [opened.document])  # fmt: skip
     answers_in: Callable[[Place], Path | None] = lambda root: None
     answers: Callable[[Path, Place, list[Claim]], Iterator[Answer]] = lambda path, root, rows: iter(())
-    suffixes: tuple[str, ...] = (".json",)
 
     def recognises(self, opened: Opened) -> bool:
         """Whether a file is one of these."""

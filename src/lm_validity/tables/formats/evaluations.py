@@ -164,7 +164,6 @@ INSPECT = Spec(
     load=lambda opened: [_log(opened)],
     answers_in=lambda root: root.path,
     answers=_answers_of_log,
-    suffixes=(".eval", ".json"),
 )  # fmt: skip
 
 
@@ -268,12 +267,6 @@ def _load(opened: Opened) -> list[Any]:
     return []
 
 
-def _samples_in(root: Place) -> Path | None:
-    named = root.find("^detailed_evaluation_results.file_path")
-    names = (*([Path(named).name] if isinstance(named, str) else []), f"{root.path.stem}{_SAMPLES}.jsonl")
-    return next(filter(None, map(root.beside_it, names)), None)
-
-
 def _answers(path: Path, root: Place, rows: list[Claim]) -> Iterator[Answer]:
     """The samples; of several answers to one document the first counts. Raises InputError, with the line, for what is
     no sample."""
@@ -321,9 +314,8 @@ EVERY_EVAL_EVER = Spec(
         "parameters_b": (f"{_OF_MODEL}.params_billions", parsed),
     },
     load=_load,
-    answers_in=_samples_in,
+    answers_in=lambda root: root.beside_it(f"{root.path.stem}{_SAMPLES}.jsonl"),
     answers=_answers,
-    suffixes=(".json", ".jsonl"),
 )  # fmt: skip
 
 

@@ -118,9 +118,8 @@ def _unpacked(paths: Iterable[Path], stack: ExitStack, log: ImportLog) -> list[P
 
 def _read_all(paths: Sequence[Path], given: Sequence[Path], options: ImportOptions, log: ImportLog) -> list[ScoreFile]:
     """Every file by the harness that wrote it; all others, tables, are one input of their own."""
-    suffixes = {*READABLE, *(suffix for file_format in FORMATS for suffix in file_format.suffixes)}
-    suffixes |= {f"{suffix}.gz" for suffix in suffixes}
-    files, other_files, own_tables = score_files.find_files(paths, tuple(suffixes))
+    suffixes = (".eval", *READABLE, *(f"{suffix}.gz" for suffix in READABLE))
+    files, other_files, own_tables = score_files.find_files(paths, suffixes)
     log.notes += [f"Not read, since lm-validity wrote them: {listing(own_tables, 3)}."] if own_tables else []
     log.other_files = Counter({suffix: n for suffix, n in other_files.items() if suffix not in (*_ARCHIVES, ".gz")})
     log.named |= {found_file.path for found_file in files if found_file.named}

@@ -32,12 +32,11 @@ _SECTIONS = ("config", "groups", "group_subtasks", "configs", "versions", "task_
 
 
 def _recognises(opened: Opened) -> bool:
-    results = part(opened.document).get("results")
-    if not isinstance(results, dict):
-        return False
-    # metrics by task, not objects of these
-    values = [value for task in results.values() if isinstance(task, dict) for value in task.values()]
-    return not values or any(not isinstance(value, dict | list) for value in values)
+    values = [value for task in part(opened.document, "results").values() for value in part(task).values()]
+    is_there = isinstance(part(opened.document).get("results"), dict)  # of metrics by task, not of objects of these
+    return is_there and (
+        not values or any(not isinstance(value, dict | list) for value in values)
+    )  # no objects of tasks
 
 
 def _load(opened: Opened) -> list[Document]:
@@ -227,7 +226,6 @@ LM_EVAL = Spec(
     # the folder of a file that was named itself may be anything
     named_by=lambda opened: None if opened.named else folder_name(opened.path),
     load=_load,
-    suffixes=(".json", ".jsonl"),
 )  # fmt: skip
 
 
@@ -258,7 +256,6 @@ class Sample(NamedTuple):
     filter: str | None  # None where the line does not say
     item: Item
     values: dict[str, float]
-    answers: int = 1  # that were written to the document
 
 
 def read_sample(line: Document) -> Sample:
@@ -278,15 +275,14 @@ def read_sample(line: Document) -> Sample:
     answers = [response[0] for response in responses]  # left out where they are not to be published
     if not answers and not values:
         raise KeyError("answers (resps) and no metrics")
-    if not answers:
-        return Sample(line.get("filter"), item, values)
-    if isinstance(answers[0], list) and len(answers) > 1:
+    first = answers[0] if answers else None
+    if isinstance(first, list) and len(answers) > 1:
         item |= _choices(line, requests, answers, values)
-    elif isinstance(answers[0], list) or (requests and len(requests[0]) == 1):  # a text alone: rolling log-likelihood
-        item["choice_loglikelihoods"] = [_loglikelihood(answers[0])]
-    else:
-        item["response"] = _text(answers[0])
-    return Sample(line.get("filter"), item, values, len(responses[0]) if "response" in item else 1)
+    elif isinstance(first, list) or (answers and requests and len(requests[0]) == 1):  # a text alone: rolling
+        item["choice_loglikelihoods"] = [_loglikelihood(first)]
+    elif answers:
+        item["response"] = _text(first)
+    return Sample(line.get("filter"), item, values)
 
 
 def _choices(line: Document, requests: list[list[object]], answers: list[object], values: dict[str, float]) -> Item:
@@ -421,8 +417,6 @@ def _answers(path: Path, scored: Sequence[str], log: ImportLog) -> Iterator[Answ
     for sample in _samples(path):
         item = sample.item | Item(benchmark=str(task_of(path)))
         yield Answer(item, None, None)
-        if sample.answers > 1:
-            log.note("Several answers to each document, which lm-eval scored as one: no runs to tell apart", path)
         for metric, value in sample.values.items():
             names = [sample.filter]
             if sample.filter is None:

@@ -44,7 +44,8 @@ def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> FoundF
     """The named files, and those with one of `suffixes` in the named folders and below, each once, in order of path.
 
     Hidden files and folders are left out; links to folders are not followed. Of what commands of this program made of
-    results, only scores.parquet is taken, and that only where a folder holds nothing else.
+    results, only scores.parquet is taken, and that only where a folder holds nothing else. Raises InputError for the
+    folder of a study.
     """
     files: dict[Path, Found] = {}
     other_suffixes: Counter[str] = Counter()
@@ -52,7 +53,9 @@ def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> FoundF
     for path in map(Path, paths):
         if path.is_file():
             files[path.resolve()] = Found(path, named=True)
-        _refuse_study(path)
+        if all((path / name).is_file() for name in ("study.yaml", "Snakefile")):  # full of sheets and configurations
+            way = "give its tables, results/RUN/tables, once it has run (its README.md says how), or your result files."
+            raise InputError(f"{path}: the folder of a study, not of scores.", way)
         below = list(_below(path))
         made = set[Path]().union(*(made_of_results(listed.parent) for listed in below if listed.name == LIST))
         results = [found_file for found_file in below if found_file.name != LIST and found_file not in made]
@@ -66,18 +69,6 @@ def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> FoundF
             else:
                 files.setdefault(found_file.resolve(), Found(found_file, named=not results))
     return FoundFiles(list(files.values()), other_suffixes, own_tables)
-
-
-def _refuse_study(folder: Path) -> None:
-    """Raise InputError for the folder of a study, whose sheets and configurations are full of numbers."""
-    if not all((folder / name).is_file() for name in ("study.yaml", "Snakefile")):
-        return
-    tables = {path.parent for name in ("results/*/tables", "scores") for path in folder.glob(f"{name}/scores.parquet")}
-    if tables:
-        hint = f"give the tables that it holds: {', '.join(map(str, sorted(tables)))}."
-    else:
-        hint = "it has none before it has run (its README.md says how); or give the folder of your result files."
-    raise InputError(f"{folder}: the folder of a study, not of scores.", hint)
 
 
 def date_in(name: str) -> float | None:

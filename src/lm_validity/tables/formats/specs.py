@@ -16,7 +16,6 @@ import pandas as pd
 
 from lm_validity.config.rows import read_text, read_text_rows
 from lm_validity.config.sheets import metric_key
-from lm_validity.errors import InputError
 from lm_validity.files import Document
 from lm_validity.tables.formats import engine
 from lm_validity.tables.formats.engine import Answer, Place, Spec, checked, finite, is_sampled, objects, parsed, part
@@ -26,11 +25,6 @@ from lm_validity.tables.metrics import is_no_score, plain
 from lm_validity.tables.schema import SCORES, Claim, Item
 
 Entries = Iterator[tuple[object, Document]]
-
-
-def _head(opened: Opened) -> str:
-    """The first line of a file."""
-    return opened.head.split(b"\n", 1)[0].decode("utf-8", "replace").strip("\ufeff\r ")
 
 
 # ---- HELM: stats.json and per_instance_stats.json beside run_spec.json -----------------------------------------------
@@ -329,10 +323,9 @@ def _opencompass(root: Place) -> Entries:
 
 OPENCOMPASS = Spec(
     "opencompass",
-    lambda opened: opened.path.suffix == ".csv" and _head(opened).split(",")[:4] == [*_KEYS],
+    lambda opened: opened.head.lstrip(b"\xef\xbb\xbf").startswith(b"dataset,version,metric,mode"),
     _opencompass,
     load=lambda opened: [list(csv.DictReader(io.StringIO(read_text(opened.path, "mend it."), newline="")))],
-    suffixes=(".csv",),
 )
 
 # ---- simple-evals: EVAL_MODEL.json with `score`, and `NAME:std` of each number ---------------------------------------
@@ -374,7 +367,6 @@ OLMES = Spec(
         "limit": "^task_config.limit",
         "n_items_scored": "^num_instances",
     },
-    suffixes=(".json", ".jsonl"),
 )  # fmt: skip
 
 
@@ -385,14 +377,9 @@ _AUTHORS_FILE = "is it the authors' notebooks/all_results.json?"
 
 
 def _harmony(root: Place) -> Entries:
-    results = root.root
-    blocks = {protocol: block for protocol, block in _BLOCKS.items() if block in part(results)}
-    for protocol, block in (blocks or {"direct": "direct_eval"}).items():
-        benchmarks = part(results).get(block)
-        if not isinstance(benchmarks, dict) or not all(isinstance(scores, dict) for scores in benchmarks.values()):
-            raise InputError(f"{root.path}: no object {block!r} of benchmarks with scores by model.", _AUTHORS_FILE)
-        for benchmark, scores in benchmarks.items():
-            errors = part(results, f"{block}_stderr", benchmark)
+    for protocol, block in _BLOCKS.items():
+        for benchmark, scores in part(root.root, block).items():
+            errors = part(root.root, f"{block}_stderr", benchmark)
             for model, value in scores.items():
                 where = f"{block}, {benchmark}, {model}"
                 yield where, {
@@ -449,5 +436,4 @@ E2LM = Spec(
     ),
     _e2lm,
     load=lambda opened: [_curves(opened)],
-    suffixes=(".csv", ".json"),
 )

@@ -70,16 +70,10 @@ try:
             # of a key that is there twice Snakemake takes the last, and of 010 its 8
             load.read_values(path)
     VALUES, SHEETS = as_planned(config)
-    RUN = load.build_run(
-        VALUES,
-        ", ".join(str(path) for path in workflow.configfiles) or "config",
-        SHEETS,
-    )
-    POOL = (
-        read_pool(RUN.configuration.miniature.pool, SHEETS)
-        if RUN.configuration.miniature
-        else {}
-    )
+    SOURCE = ", ".join(map(str, workflow.configfiles)) or "config"
+    RUN = load.build_run(VALUES, SOURCE, SHEETS)
+    WORLD = RUN.configuration.miniature
+    POOL = read_pool(WORLD.pool, sheets=SHEETS) if WORLD else {}
     GRID = Grid(RUN)
     if workflow.is_main_process:
         inputs.check_tasks(RUN)
@@ -156,7 +150,7 @@ def job_of(rule_name, wildcards):
     """The job of a rule's wildcards; a clear error where someone asks for a file of no job."""
     model = getattr(wildcards, RULES[rule_name].wildcard)
     try:
-        return GRID.job(rule_name, model, wildcards.batch)
+        return GRID.jobs[rule_name, model, wildcards.batch]
     except KeyError:
         raise WorkflowError(
             f"{rule_name}: no batch {wildcards.batch!r} of model {model!r} in this run."
@@ -181,11 +175,10 @@ def resource_of(rule_name, part):
 
 
 def study_reports(*studies):
-    """The reports of the named studies that this configuration asks for."""
+    """The reports of studies of this run."""
     return [
         f"{RESULTS}/reports/{name}/results.parquet"
         for study in studies
-        if study in RUN.configuration.studies
         for name in reports_of(study, RUN.configuration)
     ]
 

@@ -12,7 +12,7 @@ def start_run():
         for name, text in (
             (load.PLANNED_SHEETS, json_text(SHEETS.texts)),
             ("configuration.json", json_text(values)),
-            (inputs.STUDY, inputs.study_text(inputs.study_of(RUN, source, SHEETS))),
+            (inputs.STUDY, json_text(inputs.study_of(RUN, source, SHEETS))),
         ):
             path = Path(PLACE, name)
             if not path.is_file() or path.read_bytes() != text.encode():

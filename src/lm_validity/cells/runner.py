@@ -28,12 +28,12 @@ from lm_validity.run.cell import (
     CheckpointRecord,
     Choice,
     Job,
+    ModelRecord,
     Prompt,
-    ReplayedModel,
     given,
     label,
 )
-from lm_validity.run.rules import benchmark_rule_of, rule_of
+from lm_validity.run.rules import rule_of
 from lm_validity.run.rules.benchmarks import SELECT_ADAPTER, SELECT_PROMPT
 from lm_validity.run.store import Address, hold_gpus, hold_lease
 from lm_validity.run.workspace import Entry, MissingCell, Workspace, write_manifest
@@ -119,7 +119,7 @@ def _compute_together(workspace: Workspace, worker: Callable[[], CellWorker], ce
         held = [address for address in missing if leases.enter_context(_lease(workspace, address))]
         if len(held) < 2:
             return
-        log.info("computing %d cells side by side, from %s on", len(held), held[0].label)
+        log.info("computing %d cells side by side, from %s on", len(held), label(held[0].cell))
         try:
             worker().compute_together(held)
         except CellError as error:
@@ -137,7 +137,7 @@ def _stored(workspace: Workspace, worker: Callable[[], CellWorker], cell: Cell) 
         if not workspace.store.has(address):
             with _lease(workspace, address) as is_held:
                 if is_held:
-                    log.info("computing %s", address.label)
+                    log.info("computing %s", label(cell))
                     worker().compute(address)
     workspace.store.read(folder)  # raises where it is damaged
     return Entry(cell, "done", folder=folder, sha256=workspace.store.digest(folder))
@@ -336,7 +336,7 @@ class ReplayWorker:
         """Commit one cell. Raises CellError where the file has no such score."""
         started, cell = time.time(), address.cell
         served = self._served(cell)
-        is_score = "scores" in benchmark_rule_of(cell).tables
+        is_score = "scores" in rule_of(cell).tables
         of_validation = not is_score or cell.split == "validation"
         result: dict[str, object] = {"source": f"{served.source}:test" if of_validation else served.source}
         if is_score:
@@ -365,7 +365,7 @@ class ReplayWorker:
         self.workspace.store.commit(address, result, sidecar, write_files)
 
     def _served(self, cell: BenchmarkCell) -> Served:
-        protocol = benchmark_rule_of(cell).protocol
+        protocol = rule_of(cell).protocol
         path, digest = self.workspace.served
         scores, row = read_served(path, digest), self.run.models[cell.model]
         for model in (row.model, row.path):
@@ -401,7 +401,7 @@ def read_served(path: str, digest: str) -> dict[tuple[object, ...], Served]:
     return scores
 
 
-def replayed_model(run: Run, row: Model) -> ReplayedModel:
+def replayed_model(run: Run, row: Model) -> ModelRecord:
     """A model's record, as `prefetch_model` writes it, without fetching anything."""
     sha = _check_listed(run, 0, {row.model, row.path}, f"model {row.model!r} ({row.path})")
     point: CheckpointRecord = {"path": row.path, "subfolder": None, "revision": None, "digest": f"{row.path} replayed"}

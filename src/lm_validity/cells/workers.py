@@ -30,9 +30,7 @@ from lm_validity.errors import INSTALL_CUDA, ON_CPU, CellError, InputError, Refu
 from lm_validity.files import read_json
 from lm_validity.run.cell import BenchmarkCell, CheckpointRecord, Job, Prompt, derive_seed, given
 from lm_validity.run.inputs import own_files
-from lm_validity.run.rules import scoring_rule_of
 from lm_validity.run.rules.benchmarks import OF_ALL_CELLS
-from lm_validity.run.scoring import document_bos
 from lm_validity.run.store import Address
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.schema import ITEMS, LOSSES, write_table
@@ -115,7 +113,7 @@ class Worker(ABC):
             eval_batch_size=evaluation.batch_size,
             max_length=evaluation.max_length,
             max_generated_tokens=evaluation.max_generated_tokens,
-            window_prefix=document_bos(self.run, self.model.model),
+            window_prefix=self.model.document_bos,
             scorer=evaluation.scorer,
             model_id=self.model.model,
             adapter=point["adapter"]["path"] if "adapter" in point else None,
@@ -370,8 +368,7 @@ class Scorer(Worker):
 
     def _score(self, lm: LanguageModel, cell: BenchmarkCell, prompt: Prompt) -> Computed:
         """Score the documents of a cell with the model as it is."""
-        rule = scoring_rule_of(cell)
-        benchmark, split = cell.benchmark, rule.scored_split(cell)
+        benchmark, split = cell.benchmark, cell.scored_split
 
         def prepare() -> PreparedRequests:
             return prepare_requests(

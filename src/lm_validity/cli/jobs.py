@@ -16,6 +16,7 @@ from lm_validity.cells import runner
 from lm_validity.cli import app as root
 from lm_validity.cli.options import DEFAULT, DEMO, command, make_group, report_folders
 from lm_validity.config.load import Run, load_planned_run, planned_sheets, read_values, validate
+from lm_validity.config.sections import Configuration
 from lm_validity.config.sheets import read_pool
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import check_file, replaced_folder, write_json
@@ -161,7 +162,7 @@ def _run_job(rule: Rule[CellT, RowT], model: str, batch: str, configfile: Path) 
     run = _run_with(configfile, rule.sheet, model)
     workspace = Workspace(run)
     try:
-        job = workspace.grid.job(rule.name, model, batch)
+        job = workspace.grid.jobs[rule.name, model, batch]
     except KeyError:
         batches = [job.batch for job in workspace.grid.jobs.values() if (job.rule, job.model) == (rule.name, model)]
         raise InputError(
@@ -297,7 +298,7 @@ root.add_typer(miniature, name="miniature")
 
 def _settings(configfile: Path) -> "MiniatureSettings":
     """The section `miniature` of a configuration file; the sheets it names may not exist yet."""
-    section = validate(read_values(configfile), str(configfile)).miniature
+    section = validate(read_values(configfile), str(configfile), Configuration).miniature
     if section is None:
         raise InputError(f"{configfile}: no section `miniature`.", "config/config.yaml has one.")
     return section
@@ -318,7 +319,7 @@ def pretrain(model: str, world: Path, output: Path, configfile: Path = DEMO, sta
     from lm_validity.cells.training.miniature import pretrain_model
 
     settings = _settings(configfile)
-    pool = read_pool(settings.pool, planned_sheets(configfile))
+    pool = read_pool(settings.pool, sheets=planned_sheets(configfile))
     if model not in pool:
         hint = did_you_mean(model, pool, f"models there: {', '.join(pool)}.")
         raise InputError(f"{settings.pool}: no model {model!r}.", hint)

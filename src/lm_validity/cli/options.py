@@ -191,7 +191,7 @@ def takes_section(name: str, *keys: str, **renamed: str) -> Callable[[Callable[.
 
         def called(configfile: Path | None, **section_values: object) -> None:
             """Calls the command with the configuration's section, in which each option that was given counts."""
-            run = None if configfile is None else validate(read_values(configfile), str(configfile))
+            run = None if configfile is None else validate(read_values(configfile), str(configfile), Configuration)
             values = (default if run is None else getattr(run, name)).model_dump()
             for option, key in options.items():
                 if (word := section_values.pop(option)) is not None:

@@ -6,22 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar, get_origin, overload
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar, get_origin
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, ValidationInfo
 
 from lm_validity.config.rows import Group, Positive, SheetRow, Sheets, bad_value, list_rows, members, parse_group
 from lm_validity.config.sections import BiasSettings, Configuration, MiniatureSettings
-from lm_validity.config.sheets import (
-    CORPUS,
-    Benchmark,
-    BiasModel,
-    Model,
-    Task,
-    read_benchmarks,
-    read_bias_sheets,
-    read_models,
-)
+from lm_validity.config.sheets import Benchmark, BiasModel, Model, Task, read_benchmarks, read_bias_sheets, read_models
 from lm_validity.errors import InputError, again, did_you_mean
 from lm_validity.files import absent, read_json_or, unprintable
 from lm_validity.words import count
@@ -379,12 +370,9 @@ def _check_node(node: "Node", seen: set[int]) -> None:
 
 def build_run(values: object, source: str, sheets: Sheets | None = None) -> Run:
     """Validate configuration values (a dict, as Snakemake merges it) and read the sheets they name."""
-    configuration, sheets = validate(values, source), sheets or Sheets()
-    run, name, groups = (
-        Run(configuration, {}, {}),
-        configuration.name,
-        list(map(parse_group, configuration.agreement.groups)),
-    )
+    configuration, sheets = validate(values, source, Configuration), sheets or Sheets()
+    run, name = Run(configuration, {}, {}), configuration.name
+    groups = list(map(parse_group, configuration.agreement.groups))
     context = {"results": configuration.results, "size_classes": configuration.size_classes, "sheets": sheets}
     if configuration.models is not None:
         run = replace(run, models=read_models(configuration.models, name, groups, **context))
@@ -446,7 +434,7 @@ def _check_benchmarks(run: Run) -> None:
         if (
             original is None
             or original.benchmark not in run.agreement_names.benchmarks
-            or original.output_type == CORPUS
+            or original.output_type == "loglikelihood_rolling"
         ):
             raise InputError(
                 f"{where} 'variant_of', value {benchmark.variant_of!r}: no benchmark of the agreement study with a "
@@ -472,11 +460,7 @@ def check_curves(run: Run) -> None:
         )
 
 
-@overload
-def validate(values: object, source: str) -> Configuration: ...
-@overload
-def validate(values: object, source: str, kind: type[Settings]) -> Settings: ...
-def validate(values: object, source: str, kind: type[BaseModel] = Configuration) -> BaseModel:
+def validate(values: object, source: str, kind: type[Settings]) -> Settings:
     """A `Configuration` (or a section, `kind`), or one InputError for the first thing that is wrong with it."""
     if not isinstance(values, dict):
         raise InputError(f"{source}: a mapping of keys was expected.", "write `key: value`.")

@@ -5,7 +5,7 @@ import gzip
 import re
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import starmap
@@ -226,48 +226,6 @@ class Sheets:
         return self.texts[str(path)]
 
 
-def _split_at(separator: str) -> pydantic.BeforeValidator:
-    return pydantic.BeforeValidator(
-        lambda value: tuple(part.strip() for part in value.split(separator)) if isinstance(value, str) else value
-    )
-
-
-def _fill_in_run(path: str, info: pydantic.ValidationInfo) -> str:
-    context = info.context or {}
-    if "run" not in context:
-        return path
-    if path == "results/{run}" or path.startswith("results/{run}/"):
-        path = str(Path(context.get("results", "results"))) + path.removeprefix("results")
-    placeholder = re.search(r"\{\w*\}", path.replace("{run}", ""))
-    if placeholder:
-        raise bad_value(
-            f"{placeholder[0]} stands for nothing", "only {run} is filled in, with the configuration's name."
-        )
-    return path.replace("{run}", context["run"])
-
-
-def is_folder(path: str) -> bool:
-    """A model's folder rather than a hub id, which has at most one slash: it need not be there yet."""
-    return path.startswith((".", "/", "results/", "~")) or path.count("/") > 1 or Path(path).is_dir()
-
-
-class PathAndRevision(NamedTuple):
-    """A path, and the revision behind its `@`, where it has one."""
-
-    path: str
-    revision: str | None
-
-
-def split_revision(path: str) -> PathAndRevision:
-    """(hub id, revision) of `owner/name@revision`; a folder, or a hub id without one, as it is."""
-    name, _, revision = path.partition("@")
-    return (
-        PathAndRevision(path, None)
-        if Path(path).is_dir() or is_folder(name)
-        else PathAndRevision(name, revision or None)
-    )
-
-
 def _check_identifier(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
         raise bad_value(
@@ -278,21 +236,7 @@ def _check_identifier(value: str) -> str:
     return value
 
 
-def _check_size_class(name: str, info: pydantic.ValidationInfo) -> str:
-    size_classes = (info.context or {}).get("size_classes")
-    if size_classes and name not in size_classes:
-        raise bad_value(
-            "no such class in the configuration's size_classes",
-            f"use one of {', '.join(size_classes)}, or add it to size_classes.",
-        )
-    return name
-
-
 Identifier = Annotated[str, pydantic.AfterValidator(_check_identifier)]
-PathInRun = Annotated[str, pydantic.AfterValidator(_fill_in_run)]  # `results/{run}` becomes the run's folder
-SizeClassName = Annotated[str, pydantic.AfterValidator(_check_size_class)]
-BETWEEN_BARS = _split_at("|")
-BETWEEN_COMMAS = _split_at(",")
 
 
 def read_rows(path: str | Path, kind: type[Row], *, setting: str | None = None, **context: object) -> dict[str, Row]:
@@ -497,15 +441,8 @@ def members(
     if group.value is True and any(value not in (None, True, False) for value in values):
         raise InputError(f"{where}: the column {group.column!r} does not hold 0 and 1.", _FORMS)
     if sides != {True, False}:
-        quantifier = "no" if True not in sides else "every"
-        raise InputError(
-            f"{where}: {quantifier} model whose compute and {group.column!r} are known is in it.", _hint(group, values)
-        )
+        quantifier, hint = "no" if True not in sides else "every", "a group has some models in it and others outside."
+        if isinstance(group.value, str):
+            hint = did_you_mean(group.value, [value for value in values if value is not None], hint)
+        raise InputError(f"{where}: {quantifier} model whose compute and {group.column!r} are known is in it.", hint)
     return memberships
-
-
-def _hint(group: Group, values: Collection[object]) -> str:
-    usual = "a group has some models in it and others outside."
-    if isinstance(group.value, str):
-        return did_you_mean(group.value, [value for value in values if value is not None], usual)
-    return usual

@@ -1,5 +1,6 @@
 """The configuration's sections."""
 
+import re
 from collections.abc import Collection
 from typing import Annotated, Any, Literal, Self
 
@@ -86,10 +87,25 @@ class OneFinetune(ConfigSection):
 Seed = Annotated[int, Field(ge=0, lt=10**9)]
 
 
+def _name_rate(rate: Any) -> str:
+    """0.00002, "2e-05" -> "2e-5". A rate names files: YAML's 1e-5 and "1e-5" must be one cell."""
+    try:
+        number = float(rate)
+    except (TypeError, ValueError):
+        raise ValueError(f"{rate!r} is not a number") from None
+    if not 0 < number < 1:
+        raise ValueError(f"{rate!r} is not between 0 and 1")
+    mantissa, exponent = f"{number:.6e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
+
+
+RateName = Annotated[str, BeforeValidator(_name_rate)]
+
+
 class Finetuning(OneFinetune):
     """LoRA fine-tuning (train before test), the same for every model of a run."""
 
-    learning_rates: tuple[str, ...] = key(
+    learning_rates: tuple[RateName, ...] = key(
         ("1e-5", "2e-5", "5e-5"), "Each is tried. The best on validation is kept.", min_length=1
     )
     seeds: tuple[Seed, ...] = key((0,), "Each seed is a fine-tune of its own.", min_length=1)
@@ -99,27 +115,7 @@ class Finetuning(OneFinetune):
         "times faster on a CPU; not measured on a GPU). Changes results by rounding only.",
     )
 
-    @field_validator("learning_rates", mode="before")
-    @classmethod
-    def keep_as_written(cls, rates: object) -> object:
-        """A rate names files: YAML's 1e-5 and "1e-5" must be one cell, so both become the same short text."""
-        if isinstance(rates, list | tuple):
-            return tuple(_rate_name(rate) for rate in rates)
-        return rates
-
     be_distinct = field_validator("learning_rates", "seeds")(check_distinct)
-
-
-def _rate_name(rate: Any) -> str:
-    """0.00002, "2e-05" -> "2e-5"."""
-    try:
-        number = float(rate)
-    except (TypeError, ValueError):
-        raise ValueError(f"{rate!r} is not a number") from None
-    if not 0 < number < 1:
-        raise ValueError(f"{rate!r} is not between 0 and 1")
-    mantissa, exponent = f"{number:.6e}".split("e")
-    return f"{float(mantissa):g}e{int(exponent)}"
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -158,7 +154,15 @@ class MiniatureSettings(ConfigSection):
 # Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
 
 Rate = Annotated[float, Field(gt=0, lt=1)]
-EXPERIMENT = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # no dot: it separates the parts of a cell's name
+
+
+def _check_experiment(name: str) -> str:
+    if not re.match(r"[A-Za-z0-9][A-Za-z0-9_-]*$", name):  # no dot: it separates the parts of a cell's name
+        raise ValueError(f"experiment {name!r}: names are letters, digits, '_' and '-'")
+    return name
+
+
+ExperimentName = Annotated[str, AfterValidator(_check_experiment)]
 
 
 class Experiment(ConfigSection):
@@ -262,7 +266,7 @@ class BiasSettings(ConfigSection):
 
     language_models: str = key("config/bias_language_models.tsv", "Sheet of language models (TSV).")
     tasks: str = key("config/bias_tasks.tsv", "Sheet of text-classification tasks (TSV).")
-    experiments: dict[str, Experiment] = key(
+    experiments: dict[ExperimentName, Experiment] = key(
         {"head": Experiment()},
         "Experiments by name: method (head or zero_shot), language_models and tasks (ids; empty is all), m "
         "(labelled texts), n (unlabelled and test texts), subsamples (random draws: a number, or one for each n), "
@@ -317,18 +321,6 @@ class BiasSettings(ConfigSection):
             raise ValueError("stop_at_half_width needs a number of subsamples_a_cell: that many are a batch")
         return self
 
-    @field_validator("experiments")
-    @classmethod
-    def name_experiments(cls, experiments: dict[str, Experiment]) -> dict[str, Experiment]:
-        """Refuses a name that does not begin with a letter or digit, or that has characters other than these, `_` and
-        `-`: a dot would split the cell's name."""
-        import re
-
-        for name in experiments:
-            if not re.match(EXPERIMENT, name):
-                raise ValueError(f"experiment {name!r}: names are letters, digits, '_' and '-'")
-        return experiments
-
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The configuration: one Pydantic model per section. The reference of keys comes from here.
@@ -336,7 +328,6 @@ class BiasSettings(ConfigSection):
 # Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-DocumentBos = Literal["auto", "once", "every", "lm-eval"]
 Many = Positive | Literal["all"]
 AsManyAsFit = Many | Literal["auto"]
 

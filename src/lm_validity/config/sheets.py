@@ -3,6 +3,7 @@
 Standard library and pydantic only: the Snakefile reads this at parse time.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -10,24 +11,71 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
 
 import pydantic
 
-from lm_validity.config.rows import (
-    BETWEEN_BARS,
-    BETWEEN_COMMAS,
-    Group,
-    Identifier,
-    PathInRun,
-    Positive,
-    Released,
-    SheetRow,
-    Sheets,
-    SizeClassName,
-    bad_value,
-    is_folder,
-    read_rows,
-    with_columns,
-)
+from lm_validity.config.rows import Group, Identifier, Positive, Released, SheetRow, bad_value, read_rows, with_columns
 from lm_validity.config.sections import BiasSettings, Experiment, Rate, Study, e2lm_tokens_b
 from lm_validity.errors import InputError, did_you_mean
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Kinds of values that several sheets have.
+
+
+def _split_at(separator: str) -> pydantic.BeforeValidator:
+    return pydantic.BeforeValidator(
+        lambda value: tuple(part.strip() for part in value.split(separator)) if isinstance(value, str) else value
+    )
+
+
+def _fill_in_run(path: str, info: pydantic.ValidationInfo) -> str:
+    context = info.context or {}
+    if "run" not in context:
+        return path
+    if path == "results/{run}" or path.startswith("results/{run}/"):
+        path = str(Path(context.get("results", "results"))) + path.removeprefix("results")
+    placeholder = re.search(r"\{\w*\}", path.replace("{run}", ""))
+    if placeholder:
+        raise bad_value(
+            f"{placeholder[0]} stands for nothing", "only {run} is filled in, with the configuration's name."
+        )
+    return path.replace("{run}", context["run"])
+
+
+def is_folder(path: str) -> bool:
+    """A model's folder rather than a hub id, which has at most one slash: it need not be there yet."""
+    return path.startswith((".", "/", "results/", "~")) or path.count("/") > 1 or Path(path).is_dir()
+
+
+class PathAndRevision(NamedTuple):
+    """A path, and the revision behind its `@`, where it has one."""
+
+    path: str
+    revision: str | None
+
+
+def split_revision(path: str) -> PathAndRevision:
+    """(hub id, revision) of `owner/name@revision`; a folder, or a hub id without one, as it is."""
+    name, _, revision = path.partition("@")
+    return (
+        PathAndRevision(path, None)
+        if Path(path).is_dir() or is_folder(name)
+        else PathAndRevision(name, revision or None)
+    )
+
+
+def _check_size_class(name: str, info: pydantic.ValidationInfo) -> str:
+    size_classes = (info.context or {}).get("size_classes")
+    if size_classes and name not in size_classes:
+        raise bad_value(
+            "no such class in the configuration's size_classes",
+            f"use one of {', '.join(size_classes)}, or add it to size_classes.",
+        )
+    return name
+
+
+PathInRun = Annotated[str, pydantic.AfterValidator(_fill_in_run)]  # `results/{run}` becomes the run's folder
+SizeClassName = Annotated[str, pydantic.AfterValidator(_check_size_class)]
+BETWEEN_BARS = _split_at("|")
+BETWEEN_COMMAS = _split_at(",")
+
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The sheets of models, benchmarks and checkpoints: what each row may say, checked before any job starts.
@@ -147,7 +195,7 @@ class Model(ModelFacts):
     size_class: SizeClassName = pydantic.Field("small", validate_default=True)
     dtype: Dtype = "float32"
     checkpoints: Annotated[tuple[Checkpoint, ...], pydantic.BeforeValidator(_read_checkpoints)] = (FINAL,)
-    document_bos: Literal["once", "every", "lm-eval"] | None = None
+    document_bos: Literal["auto", "once", "every", "lm-eval"] = "auto"  # `every` for Gemma, which needs it, else `once`
     batch_ramp: Literal["e2lm"] | None = None
 
     @property
@@ -257,23 +305,15 @@ class Benchmark(BenchmarkFacts):
                 raise bad_value("not for a corpus", "leave it empty: its task is made.", column)
         return made | row
 
-    @pydantic.field_validator("num_fewshot")
-    @classmethod
-    def have_questions(cls, count: int, info: pydantic.ValidationInfo) -> int:
-        """Refuses few-shot examples for a perplexity corpus, which asks no questions."""
-        if count and info.data.get("output_type") == CORPUS:
-            raise bad_value("a perplexity corpus has no examples", "leave it empty.")
-        return count
-
-    @pydantic.field_validator("mutual_information")
-    @classmethod
-    def have_choices(cls, requires_choices: bool, info: pydantic.ValidationInfo) -> bool:
-        """Refuses mutual information for an output type without choices, which are what it scores without the
-        question."""
-        output_type = info.data.get("output_type", "multiple_choice")
-        if requires_choices and output_type != "multiple_choice":
-            raise bad_value(f"{output_type} has no choices", "leave it empty.")
-        return requires_choices
+    @pydantic.model_validator(mode="after")
+    def fit_its_output_type(self) -> Self:
+        """Refuses few-shot examples for a perplexity corpus, which asks no questions, and mutual information without
+        choices, which are what it scores without the question."""
+        if self.num_fewshot and self.output_type == CORPUS:
+            raise bad_value("a perplexity corpus has no examples", "leave it empty.", "num_fewshot")
+        if self.mutual_information and self.output_type != "multiple_choice":
+            raise bad_value(f"{self.output_type} has no choices", "leave it empty.", "mutual_information")
+        return self
 
 
 def check_reruns(path: str | Path, models: Mapping[str, ModelFacts]) -> None:
@@ -347,17 +387,12 @@ class MiniatureModel(SheetRow):
         return self.hidden_size * 8 // 3 // 8 * 8 if self.architecture == "llama" else 4 * self.hidden_size
 
     @pydantic.model_validator(mode="after")
-    def keep_masked_models_to_the_bias_study(self) -> Self:
-        """Refuses a bert in any other study, and a bert with checkpoints: only the bias study takes masked models, and
-        only their final weights."""
+    def be_buildable(self) -> Self:
+        """Refuses a bert in any other study than bias, and a bert with checkpoints: only the bias study takes masked
+        models, and only their final weights. Refuses a width that does not give every head an even number of
+        dimensions, and steps that are no multiple of `checkpoint_every`."""
         if self.architecture == "bert" and (self.studies != "bias" or self.checkpoint_every):
             raise ValueError("a BERT model is for the bias study only: studies must be bias, without checkpoints")
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def divide_evenly(self) -> Self:
-        """Refuses a width that does not give every head an even number of dimensions, and steps that are no multiple of
-        `checkpoint_every`."""
         if self.hidden_size % (2 * self.heads):
             raise ValueError(f"hidden_size must be a multiple of {2 * self.heads} for {self.heads} heads")
         if self.checkpoint_every and self.steps % self.checkpoint_every:
@@ -365,10 +400,9 @@ class MiniatureModel(SheetRow):
         return self
 
 
-def read_pool(path: str | Path, sheets: Sheets | None = None) -> dict[str, MiniatureModel]:
+def read_pool(path: str | Path, **context: object) -> dict[str, MiniatureModel]:
     """The pool sheet by model id, in the sheet's order. Raises InputError naming row, column and value."""
-    path = Path(path)
-    pool = read_rows(path, MiniatureModel, setting="miniature: pool", sheets=sheets)
+    pool = read_rows(path, MiniatureModel, setting="miniature: pool", **context)
     for row in pool.values():
         if row.tuned_from is None:
             continue

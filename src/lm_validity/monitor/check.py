@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lm_validity.config.load import Run
-from lm_validity.config.rows import is_folder, split_revision
+from lm_validity.config.sheets import is_folder, split_revision
 from lm_validity.errors import INSTALL_CUDA, INSTALL_NF4, ON_CPU, PREFETCH, CellError, InputError, Problem, again
 from lm_validity.files import is_whole, read_json_or, report_problems
 from lm_validity.monitor.status import RunState, controller_since, orphan_jobs

@@ -334,7 +334,7 @@ def render_cost(estimator: Estimator, state: RunState) -> str:
     if run.plan is not None:
         lines.append(describe_savings(estimator, run.plan))
     models = estimator.workload.model_bytes
-    stored = sum(estimator.workload.stored_bytes(entry.cell) for entry in state.cells)
+    stored = sum(rule_of(entry.cell).stored_bytes(estimator.workload, entry.cell) for entry in state.cells)
     fetched = f"{_bytes(models)} of models from the hub" if models else "no models from the hub"
     storage = f"storage: {fetched}, {_bytes(stored)} in the store; data sets not counted"
     lines += [*_memory(estimator), storage, "", *_trust(estimator)]

@@ -208,7 +208,7 @@ def write_sheet(
     writer.writerow(columns)
     writer.writerows(_values(row, columns) for row in rows)
     make_writable(path.parent)
-    with hold_lease(path.with_name(f".{path.name}.lease"), finished=lambda: False, say=print):
+    with hold_lease(path.with_name(f".{path.name}.lease"), finished=lambda: False):
         if (load.read_sheet(path, kind) if path.exists() else {}) != previous:
             raise InputError(f"{path}: it was changed while this command ran.", "run the command again.")
         with replace_file(path) as temporary:

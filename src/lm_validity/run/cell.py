@@ -1,12 +1,10 @@
-"""Cells, jobs and the batches that cells are divided into; what the login node wrote, from which recipes are made."""
+"""Cells and jobs; what the login node wrote, from which recipes are made."""
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Generic, Literal, NamedTuple, NotRequired, Protocol, TypedDict, TypeVar
+from typing import Generic, Literal, NamedTuple, NotRequired, TypeAlias, TypedDict, TypeVar
 
 from lm_validity.files import Document, read_object
 
@@ -36,38 +34,10 @@ def derive_seed(*parts: object) -> int:
 # Cells and jobs. A *cell* is one unit of GPU work and of resume; a *job* is one process that Snakemake starts, for one
 # model or for several adapters of one, with one or several cells.
 #
-# Rules have cells of different kinds; what all have in common is `Cell`. Standard library only: the Snakefile builds
-# them at parse time.
+# Standard library only: the Snakefile builds them at parse time.
 
 T = TypeVar("T")
 Prompt = Literal["plain", "chat"]
-
-
-class Cell(Protocol):
-    """What every cell has. Cells are named tuples: equal values are one cell, and a manifest holds the values by name
-    (`rules.read_cell` makes the cell of them again)."""
-
-    @property
-    def rule(self) -> str:
-        """The name of the rule that computes the cell."""
-
-    @property
-    def model(self) -> str:
-        """The id of its model, in the sheet of its rule."""
-
-    @property
-    def name(self) -> str:
-        """The cell within its rule and model; it names files."""
-
-    @property
-    def subject(self) -> str:
-        """What the model is tried on: a benchmark, or a task of the bias study."""
-
-    def _asdict(self) -> dict[str, object]: ...
-
-
-CellT = TypeVar("CellT", bound=Cell)
-CellT_co = TypeVar("CellT_co", bound=Cell, covariant=True)
 
 
 class BenchmarkCell(NamedTuple):
@@ -97,6 +67,47 @@ class BenchmarkCell(NamedTuple):
         """What the cell is about: its benchmark."""
         return self.benchmark
 
+    @property
+    def scored_split(self) -> str:
+        """The split whose documents a score is of; an adapter's is always test."""
+        return self.split or "test"
+
+
+class TrialCell(NamedTuple):
+    """Subsamples `first` to `last` of one (experiment, language model, task, m, n) of the bias study."""
+
+    rule: str
+    model: str
+    experiment: str
+    task: str
+    m: int
+    n: int
+    first: int
+    last: int
+
+    @property
+    def name(self) -> str:
+        """The cell within its language model, e.g. `head.ag_news.m50.n200.subsamples1-25`."""
+        return f"{self.experiment}.{self.task}.m{self.m}.n{self.n}.subsamples{self.first}-{self.last}"
+
+    @property
+    def subject(self) -> str:
+        """What the cell is about: its task."""
+        return self.task
+
+    @property
+    def count(self) -> int:  # type: ignore[override] # a cell is no sequence, though a tuple has this name
+        """Number of subsamples that the cell computes."""
+        return self.last - self.first + 1
+
+
+# Equal values are one cell, and a manifest holds the values by name (`rules.read_cell` makes the cell of them again).
+# A rule has cells of one kind. What all have: `rule`; `model`, an id in the rule's sheet; `name`, the cell within its
+# rule and model, which names files; `subject`, what the model is tried on.
+Cell: TypeAlias = BenchmarkCell | TrialCell
+CellT = TypeVar("CellT", bound=Cell)
+CellT_co = TypeVar("CellT_co", bound=Cell, covariant=True)
+
 
 class Job(NamedTuple, Generic[CellT_co]):
     """One process: the cells that it computes, in order. Jobs are found by (rule, model, batch); `batch` is a readable
@@ -120,58 +131,7 @@ def label(cell: Cell) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Which members of a list share a job: so many, all, or (auto) as many as the longest job may take.
-#
-# Standard library only: the Snakefile builds jobs at parse time.
-
-
-@dataclass(frozen=True)
-class Batched:
-    """A group of neighbours in a list, which share a job."""
-
-    name: str
-    members: tuple[str, ...]
-
-
-def make_groups(
-    members: tuple[str, ...],
-    size: int | Literal["all", "auto"],
-    everything: str,
-    prefix: str = "",
-    *,
-    minutes: Mapping[str, float] = MappingProxyType({}),
-    longest: float = 0.0,
-) -> list[Batched]:
-    """Cut `members` into runs of at most `size` ("all": one run; "auto": as long as the sum of their `minutes` is at
-    most `longest`), each named for its files.
-
-    A run of one is named by its member; the whole list is `all-<everything>`; others `group-<i>-of-<n>-<everything>`.
-    """
-    if not members:
-        return []
-    if size == "auto":
-        cuts = list(_by_minutes(members, minutes, longest))
-    else:
-        limit = len(members) if isinstance(size, str) else size
-        cuts = [members[start : start + limit] for start in range(0, len(members), limit)]
-    if len(cuts) == 1 and len(members) > 1:
-        return [Batched(f"all-{everything}", members)]
-    if len(cuts) == len(members):
-        return [Batched(f"{prefix}{cut[0]}", cut) for cut in cuts]
-    return [Batched(f"group-{i}-of-{len(cuts)}-{everything}", cut) for i, cut in enumerate(cuts, 1)]
-
-
-def _by_minutes(members: tuple[str, ...], minutes: Mapping[str, float], longest: float) -> Iterator[tuple[str, ...]]:
-    """Runs of neighbours whose minutes add up to at most `longest`; one that takes longer is alone."""
-    run: list[str] = []
-    total = 0.0
-    for member in members:
-        if run and total + minutes[member] > longest:
-            yield tuple(run)
-            run, total = [], 0.0
-        run.append(member)
-        total += minutes[member]
-    yield tuple(run)
+# What the login node wrote, what lies in the store, and what is chosen of it.
 
 
 def made_by(path: Path) -> str:
@@ -227,19 +187,14 @@ class CheckpointRecord(FolderRecord):
 
 
 class ModelRecord(TypedDict):
-    """What `prefetch-model` writes about a model. sources: the states of a local model's files (`run.inputs`)."""
+    """What `prefetch-model` writes about a model. sources: the states of a local model's files (`run.inputs`); replay:
+    the sha256 of the scores that are served for it."""
 
     model: str
     checkpoints: dict[str, CheckpointRecord]
     chat_template: bool
     sources: NotRequired[dict[str, list[int | str | None]]]
-
-
-class ReplayedModel(ModelRecord):
-    """What is written about a model in a replay: a `ModelRecord`, and the sha256 of the scores that are served for
-    it."""
-
-    replay: str
+    replay: NotRequired[str]
 
 
 class TaskFiles(TypedDict):
@@ -311,17 +266,12 @@ class CellResult(TypedDict, total=False):
 
 
 class CellRecord(TypedDict):
-    """The record of a finished cell (`cell.json`)."""
+    """The record of a finished cell (`cell.json`). folder: in the store, of one that another cell needs."""
 
     key: dict[str, object]
     recipe: Recipe
     result: CellResult
-
-
-class FinishedCell(CellRecord):
-    """The record of a finished cell that another one needs, and its folder in the store."""
-
-    folder: str
+    folder: NotRequired[str]
 
 
 class Candidate(TypedDict):

@@ -14,15 +14,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypedDict
 
 from lm_validity.config.load import Run, key_values
-from lm_validity.config.rows import Sheets, is_folder
-from lm_validity.config.sheets import Benchmark, Model
+from lm_validity.config.rows import Sheets
+from lm_validity.config.sheets import is_folder
 from lm_validity.errors import InputError, Problem, Refusal, nearest
-from lm_validity.files import Document, file_sha256, json_text, read_json, read_json_or, write_text
+from lm_validity.files import file_sha256, json_text, read_json, read_json_or, write_text
 from lm_validity.run.rules.base import Participants
 from lm_validity.run.scoring import GROUP_LINE, TASK_LINE, named_files, task_sources
 
@@ -62,11 +61,8 @@ Lists: TypeAlias = dict[str, dict[str, str | tuple[str, ...]]]  # name -> {model
 _CAUSAL, _MASKED = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
 _SEQ_TO_SEQ = "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"
 # of models for other work; some of them load as causal ones, with weights drawn at random or with eyes for the answer
-_OTHER_WORK = (
-    *(_MASKED, _SEQ_TO_SEQ),
-    *(f"MODEL_FOR_{work}_MAPPING_NAMES" for work in ("MULTIPLE_CHOICE", "SEQUENCE_CLASSIFICATION")),
-    *(f"MODEL_FOR_{work}_MAPPING_NAMES" for work in ("TOKEN_CLASSIFICATION", "QUESTION_ANSWERING")),
-)
+_WORK = ("MULTIPLE_CHOICE", "SEQUENCE_CLASSIFICATION", "TOKEN_CLASSIFICATION", "QUESTION_ANSWERING")
+_OTHER_WORK = (_MASKED, _SEQ_TO_SEQ, *(f"MODEL_FOR_{work}_MAPPING_NAMES" for work in _WORK))
 SEEN_AHEAD: dict[str, tuple[object, ...]] = {"use_bidirectional_attention": (True, "all"), "is_causal": (False,)}
 SEE_AHEAD = ("xlnet", "cpmant")  # listed as causal; each position sees those behind it
 
@@ -88,34 +84,21 @@ def why_not_causal(config: object) -> Refusal | None:
     kind, named, causal = config.get("model_type"), config.get("architectures") or [], lists[_CAUSAL]
     if kind not in lists["CONFIG_MAPPING_NAMES"] and kind not in causal:
         return Refusal(f"transformers does not know model_type {kind!r} of its config.json", UNKNOWN)
-    if key := _key_that_sees_ahead(config):
-        return Refusal(f"{key} of its config.json lets each position see those behind it", TAKE_OUT)
+    parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
+    if keys := [key for part in parts for key, values in SEEN_AHEAD.items() if part.get(key) in values]:
+        return Refusal(f"{keys[0]} of its config.json lets each position see those behind it", TAKE_OUT)
+    first, is_masked = named[0] if named else "", kind in lists[_MASKED]
     other_work = {name for key in _OTHER_WORK for name in _classes(lists[key].values())} - _classes(causal.values())
-    if (
-        (kind not in causal or kind in SEE_AHEAD or (kind == "xlm" and not config.get("causal")))
-        or (kind in _encoders(lists) and not config.get("is_decoder"))
-        or (named and (named[0] in other_work or _has_no_head(config, named[0], lists)))
-    ):
+    # architectures such as BERT, whose causal class still sees all tokens unless `is_decoder` is set
+    sees_all = is_masked and kind not in lists[_SEQ_TO_SEQ] and kind != "xlm" and not config.get("is_decoder")
+    # a model's body alone: without tied embeddings nothing stands for its head
+    is_body = first in _classes([lists["MODEL_MAPPING_NAMES"].get(kind, ())])
+    has_no_head = is_body and (is_masked or config.get("tie_word_embeddings") is False)
+    looks_ahead = kind in SEE_AHEAD or (kind == "xlm" and not config.get("causal")) or sees_all
+    if kind not in causal or looks_ahead or first in other_work or has_no_head:
         words = ", ".join(named) or f"model_type {kind}"
         return Refusal(f"config.json is not that of a causal language model ({words})", TAKE_OUT)
     return None
-
-
-def _key_that_sees_ahead(config: Document) -> str | None:
-    """The key by which a config.json's causal class sees ahead, as for embeddings of whole texts; None for others."""
-    parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
-    return next((key for part in parts for key, values in SEEN_AHEAD.items() if part.get(key) in values), None)
-
-
-def _encoders(lists: Lists) -> set[str]:
-    """Architectures such as BERT, whose causal class still sees all tokens unless `is_decoder` is set."""
-    return set(lists[_MASKED]) & set(lists[_CAUSAL]) - set(lists[_SEQ_TO_SEQ]) - {"xlm"}
-
-
-def _has_no_head(config: Document, name: str, lists: Lists) -> bool:
-    """A model's body alone: without tied embeddings nothing stands for its head."""
-    body = name in _classes([lists["MODEL_MAPPING_NAMES"].get(config["model_type"], ())])
-    return body and (config["model_type"] in lists[_MASKED] or config.get("tie_word_embeddings") is False)
 
 
 def _classes(entries: Iterable[str | tuple[str, ...]]) -> set[str]:
@@ -160,20 +143,15 @@ KINDS = {"models": "model", "benchmarks": "benchmark", "language_models": "langu
 State = list[int | str | None]
 
 
-def state_of(path: str | Path, small: int = SMALL) -> State | None:
-    """The state of a file; None where there is none. small: up to this size it is read."""
-    try:
-        found = os.stat(path)
-        digest = file_sha256(Path(path)) if found.st_size <= small else None
-    except OSError:
-        return None
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, digest]
-
-
 def states_of(paths: Iterable[str | Path], small: int = SMALL) -> dict[str, State]:
-    """The states of the files that are there, by path."""
-    states = {str(path): state_of(path, small) for path in paths}
-    return {path: state for path, state in states.items() if state is not None}
+    """The states of the files that are there, by path. small: up to this size a file is read."""
+    states: dict[str, State] = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            digest = file_sha256(Path(path)) if status.st_size <= small else None
+            states[str(path)] = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, digest]
+    return states
 
 
 def is_as_recorded(path: str, recorded: State) -> bool:
@@ -192,30 +170,20 @@ def own_files(run: Run, kind: str, name: str) -> list[str]:
     if run.configuration.replay:
         return [run.configuration.replay.scores]
     row = getattr(run, kind)[name]
-    if kind == "benchmarks":
-        files = _task_files(row)
-    elif kind == "tasks":
-        files = [row.path] if Path(row.path).is_file() else []
+    if kind in ("models", "language_models"):
+        # in its root and the folders of its checkpoints; of an adapter in its root
+        paths = [f"{row.path}/{folder}" for folder in getattr(row, "folders", ("",))] if is_folder(row.path) else []
+        paths += [adapter for adapter in getattr(row, "adapters", ()) if is_folder(adapter)]
+        folders = [Path(path).expanduser() for path in paths]
+        names = [{str(file) for pattern in MODEL_FILES for file in folder.glob(pattern)} for folder in folders]
+        return [name for of_folder in names for name in sorted(of_folder)]
+    if kind == "tasks":
+        files = [row.path]
+    elif row.corpus:
+        files = [row.corpus, *sorted(map(str, Path(row.corpus).rglob("*.txt")))]
     else:
-        files = list(_model_files(row.path, row.folders if isinstance(row, Model) else ("",)))
-        for adapter in row.adapters if isinstance(row, Model) else ():
-            files += _model_files(adapter, ("",))
-        return files
-    return [file for file in files if not Path(file).is_relative_to(run.results)]
-
-
-def _model_files(path: str, folders: Iterable[str]) -> Iterator[str]:
-    """The files of a local model or adapter, in its root and the folders of its checkpoints."""
-    for folder in folders if is_folder(path) else ():
-        place = Path(path).expanduser() / folder
-        yield from sorted({str(file) for pattern in MODEL_FILES for file in place.glob(pattern)})
-
-
-def _task_files(row: Benchmark) -> list[str]:
-    if row.corpus:
-        corpus = Path(row.corpus)
-        return sorted(map(str, corpus.rglob("*.txt"))) if corpus.is_dir() else [row.corpus]
-    return task_sources(row.include_path) if row.include_path else []
+        files = task_sources(row.include_path) if row.include_path else []
+    return [file for file in files if Path(file).is_file() and not Path(file).is_relative_to(run.results)]
 
 
 class Change(NamedTuple):
@@ -244,28 +212,9 @@ def changes(run: Run, results: Path | None = None) -> list[Change]:
             files = own_files(run, kind, name)
             others = [path for path in files if path not in recorded]
             others += [path for path, state in recorded.items() if not is_as_recorded(path, state)]
-            others += _moved_revision(run, kind, name, record)
             if others:
                 found.append(Change(kind, name, others[0], states_of({*files, *recorded, *others})))
     return found
-
-
-def _moved_revision(run: Run, kind: str, name: str, record: Mapping[str, object]) -> list[str]:
-    """The file of the hub's cache by which a branch leads to another commit than the recorded one."""
-    checkpoints = record.get("checkpoints")
-    if kind not in ("models", "language_models") or not isinstance(checkpoints, dict) or record.get("replay"):
-        return []
-    row, moved = getattr(run, kind)[name], []
-    of_points = {point.checkpoint: point.revision for point in row.checkpoints} if isinstance(row, Model) else {}
-    for point, where in checkpoints.items():
-        commit, revision = where.get("revision"), of_points.get(point) or row.revision or "main"
-        if commit:
-            reference = Path(where["path"]).parents[1] / "refs" / revision
-            try:
-                moved += [str(reference)] if reference.read_text(encoding="utf-8").strip() != commit else []
-            except OSError:  # fetched by its commit, or the cache is gone
-                continue
-    return moved
 
 
 def note_of(results: Path, kind: str, name: str) -> Path:
@@ -291,25 +240,21 @@ def note_changes(run: Run, results: Path | None = None) -> list[Change]:
 # Whose a results folder is.
 
 
-class Study(NamedTuple):
-    """Whose a results folder is: its configuration's file as seen from there, so that both may be moved together; the
-    keys and values, the digests of the sheets by path."""
+class Study(TypedDict):
+    """Whose a results folder is (`study.json`): its configuration's file as seen from there, so that both may be moved
+    together; the keys and values, the digests of the sheets by path."""
 
+    format: int
     configfile: str
     keys: dict[str, object]
     sheets: dict[str, str]
 
 
 def study_of(run: Run, configfile: str | Path, sheets: Sheets) -> Study:
-    """What `study.json` says beside its format."""
+    """What `study.json` says."""
     digests = {path: hashlib.sha256((text or "").encode()).hexdigest() for path, text in sheets.texts.items()}
     keys = {key: value for key, value in key_values(run.configuration).items() if key != "results"}
-    return Study(os.path.relpath(configfile, run.results), keys, digests)
-
-
-def study_text(study: Study) -> str:
-    """The text of `study.json`."""
-    return json_text({"format": FORMAT, **study._asdict()})
+    return Study(format=FORMAT, configfile=os.path.relpath(configfile, run.results), keys=keys, sheets=digests)
 
 
 def check_study(results: Path, study: Study) -> None:
@@ -318,20 +263,17 @@ def check_study(results: Path, study: Study) -> None:
     path, another = results / STUDY, "give this one another `name`, or another folder under `results`"
     if not path.is_file() and (not (results / "store").is_dir() or (results / "store").is_symlink()):
         return
-    try:
-        values = read_json(path)
-        if values.pop("format") != FORMAT:
-            raise ValueError
-        written = Study(**values)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    written: Study = read_json_or(path, {})
+    if written.get("format") != FORMAT:
         problem = f"{results}: the results of another version of lm-validity ({STUDY} of format {FORMAT} is not there)."
-        raise InputError(problem, f"{another}; or delete that folder.") from None
-    differing = [key for key in {**written.keys, **study.keys} if written.keys.get(key) != study.keys.get(key)]
-    differing += [key for key in study.sheets if written.sheets.get(key, study.sheets[key]) != study.sheets[key]]
-    if differing and written.configfile != study.configfile:
+        raise InputError(problem, f"{another}; or delete that folder.")
+    keys, sheets = written["keys"], study["sheets"] | written["sheets"]
+    differing = [key for key in {**keys, **study["keys"]} if keys.get(key) != study["keys"].get(key)]
+    differing += [key for key, digest in study["sheets"].items() if sheets[key] != digest]
+    if differing and written["configfile"] != study["configfile"]:
+        whose = os.path.normpath(results / written["configfile"])
         raise InputError(
-            f"{results}: the results of another study, {os.path.normpath(results / written.configfile)}; "
-            f"{differing[0]!r} is another here.",
+            f"{results}: the results of another study, {whose}; {differing[0]!r} is another here.",
             f"{another}; if it is the same study in a new file, delete {path}.",
         )
 
@@ -365,7 +307,7 @@ def task_problem(name: str, include_path: str | None, *, trains: bool) -> Refusa
 
     None where nothing is wrong, or it cannot be known: a group, a tag, a task written in Python, lm-eval not here.
     """
-    package = find_spec("lm_eval")
+    package = importlib.util.find_spec("lm_eval")
     folders = [Path(include_path)] if include_path and Path(include_path).is_dir() else []
     folders += [Path(package.origin).parent / "tasks"] if package is not None and package.origin else []
     if not folders or (include_path and len(folders) < 2):

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TypedDict
 
 from lm_validity.config.load import Run
-from lm_validity.config.sections import DocumentBos
 from lm_validity.errors import InputError, first_line
 from lm_validity.run.cell import Recipe
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The files that determine what lm-eval tasks compute, and whether their code draws at random, found by a text scan.
+# The files that determine what lm-eval tasks compute, found by a text scan.
 #
 # Standard library only: the Snakefile lists them at parse time.
 
@@ -25,15 +24,6 @@ TASK_LINE, GROUP_LINE = (
 )
 MOST_FILES = 1000  # of a folder below which all files are sources; scanning more would hold up every start
 _FUNCTION = re.compile(r"!function[ \t]+[\"']?([^\s\"'#,\]}]+)")
-# a draw from a generator of the whole process; one of its own is `random.Random(7)` or `np.random.default_rng(7)`
-_DRAWS = re.compile(
-    r"^[^#\n]*\b(?:random\.(?!seed|default_rng|getstate|get_state)[a-z]\w*\("
-    r"|from[ ]+(?:numpy\.)?random[ ]+import[ (]+(?!default_rng)[a-z]|import[ ]+(?:numpy\.)?random[ ]+as)",
-    re.MULTILINE,
-)
-_SEEDS = re.compile(r"^[^#\n]*\brandom\.seed\(", re.MULTILINE)
-_SCORES = re.compile(r"\b(?:process_results|metric|aggregation|function)[\"']?:")  # what is not about documents
-_IMPORTS = re.compile(r"^[ \t]*(?:from|import)[ \t][^\n]*", re.MULTILINE)
 
 
 def code_file(folder: Path, function: str) -> Path:
@@ -76,7 +66,8 @@ def named_files(paths: Iterable[Path]) -> set[Path]:
             continue
         seen.add(path)
         text = path.read_text(encoding="utf-8-sig", errors="replace")
-        names = (name for block in _INCLUDE.findall(text) for name in _names(block))
+        blocks = (re.sub(r"(^|\s)#.*", "", block) for block in _INCLUDE.findall(text))
+        names = (name for block in blocks for name in re.findall(r"[^\s\"',\[\]{}]+", block) if name != "-")
         included = {
             included_path for name in names if (included_path := Path(os.path.normpath(path.parent / name))).is_file()
         }
@@ -102,37 +93,6 @@ def named_code(path: Path) -> list[str]:
     return list(dict.fromkeys(names_found))
 
 
-def draws_at_random(path: Path) -> bool:
-    """Whether the code that makes a task's documents, or a module beside it that this imports, draws from Python's or
-    NumPy's generator of the process and does not seed it. Then their order or their choices' depends on the process."""
-    lines = (
-        (file, line)
-        for file in {path, *named_files([path])}
-        if file.suffix != ".py"
-        for line in file.read_text(encoding="utf-8-sig", errors="replace").splitlines()
-        if not _SCORES.search(line)
-    )
-    queue = [code_file(file.parent, function) for file, line in lines for function in _FUNCTION.findall(line)]
-    seen = set[Path]()
-    while queue:
-        code = queue.pop()
-        if code in seen or not code.is_file():
-            continue
-        seen.add(code)
-        text = code.read_text(encoding="utf-8-sig", errors="replace")
-        if _DRAWS.search(text) and not _SEEDS.search(text):
-            return True
-        imports = "\n".join(_IMPORTS.findall(text))
-        queue += [module for module in code.parent.glob("*.py") if re.search(rf"\b{re.escape(module.stem)}\b", imports)]
-    return False
-
-
-def _names(block: str) -> list[str]:
-    """The file names in the value of an `include` key."""
-    value = re.sub(r"(^|\s)#.*", "", block)
-    return [word for word in re.findall(r"[^\s\"',\[\]{}]+", value) if word != "-"]
-
-
 def _files(folder: Path, suffix: str) -> list[Path]:
     files = []
     for folder_path, folders, names in os.walk(folder):
@@ -146,13 +106,6 @@ def _files(folder: Path, suffix: str) -> list[Path]:
 # What the configuration and the sheets say that can change a benchmark's score, whatever rule computes it.
 #
 # Batch sizes and devices are not in it. Standard library and pydantic only: the Snakefile asks at parse time.
-
-CORRELATIONS = ("pearson", "spearman", "kendall")
-
-
-def has_item_values(metric: str) -> bool:
-    """Whether a document alone can have a value of the metric (lm-eval's key): not where it is a correlation."""
-    return not any(name in metric.lower() for name in CORRELATIONS)
 
 
 def scoring_settings(run: Run, model: str, benchmark: str, prompt: str) -> Recipe:
@@ -174,7 +127,7 @@ def scoring_settings(run: Run, model: str, benchmark: str, prompt: str) -> Recip
         settings["max_generated_tokens"] = evaluation.max_generated_tokens
         settings["answers_end"] = "each by itself"  # before, with the last of their batch: other cells
     if row.output_type == "loglikelihood_rolling":
-        settings["document_bos"] = document_bos(run, model)
+        settings["document_bos"] = run.models[model].document_bos
     return settings
 
 
@@ -208,9 +161,3 @@ def prompt_settings(run: Run, benchmark: str) -> PromptSettings:
     if row.mutual_information:
         settings["mutual_information"] = row.mutual_information
     return settings
-
-
-def document_bos(run: Run, model: str) -> DocumentBos:
-    """How a model's rolling windows begin: the models sheet's word. auto: `every` for Gemma,
-    which needs it, `once` for all others."""
-    return run.models[model].document_bos or "auto"

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TextIO, TypedDict
+from uuid import uuid4
 
 from lm_validity.errors import InputError, again
 from lm_validity.files import file_sha256, read_json, read_json_or, read_object, write_json
@@ -43,11 +44,6 @@ class Address(NamedTuple, Generic[CellT_co]):
     recipe: Recipe
     folder: str  # relative to the store's root
 
-    @property
-    def label(self) -> str:
-        """What a person calls it: rule/model/name."""
-        return label(self.cell)
-
 
 class Sidecar(TypedDict, total=False):
     """What is read of the cost of a finished cell. `counters`: counts by name, and under `by_phase` those of each
@@ -59,6 +55,9 @@ class Sidecar(TypedDict, total=False):
     epochs: int
     truncated_texts: int
     cut_answers: int
+
+
+Values = Mapping[str, object]  # an object of JSON
 
 
 class Store:
@@ -88,8 +87,7 @@ class Store:
 
     def read(self, address: Address[Cell] | str) -> CellRecord:
         """The cell's record: `key`, `recipe`, `result`. Raises InputError where it is missing or damaged."""
-        folder = address if isinstance(address, str) else address.folder
-        record: CellRecord = read_json(check_read(self, folder, "cell.json"))
+        record: CellRecord = read_json(check_read(self, address, "cell.json"))
         return record
 
     def sidecar(self, folder: str) -> Sidecar:
@@ -101,26 +99,22 @@ class Store:
         """sha256 over the cell's files, its sidecar left out."""
         return file_sha256(self.path(address) / "sha256.json")
 
-    def commit(
-        self,
-        address: Address[Cell],
-        result: Mapping[str, object],
-        sidecar: Mapping[str, object],
-        write_files: Callable[[Path], None],
-    ) -> None:
-        """Write a finished cell. `write_files` puts items or an adapter into the folder it is given.
+    def commit(self, address: Address[Cell], result: Values, sidecar: Values, write: Callable[[Path], None]) -> None:
+        """Write a finished cell. `write` puts items or an adapter into the folder it is given.
 
         Where another process finished the same cell first, its folder stays: the recipe is the same.
         """
         target = self.path(address)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=target.parent))
+        temporary = target.with_name(f".writing-{uuid4().hex}")
+        temporary.mkdir(parents=True)
+        # without `run` where nothing is sampled, as before there were runs
+        key = {name: part for name, part in address.cell._asdict().items() if name != "run" or part is not None}
         try:
-            write_files(temporary)
-            write_json(temporary / "cell.json", {"key": _key(address.cell), "recipe": address.recipe, "result": result})
-            write_json(temporary / "sha256.json", {name: file_sha256(temporary / name) for name in _files(temporary)})
+            write(temporary)
+            write_json(temporary / "cell.json", {"key": key, "recipe": address.recipe, "result": result})
+            files = sorted(path.relative_to(temporary).as_posix() for path in temporary.rglob("*") if path.is_file())
+            write_json(temporary / "sha256.json", {name: file_sha256(temporary / name) for name in files})
             write_json(temporary / "sidecar.json", sidecar)
-            _share(temporary)
             if target.exists() and not self.has(address):
                 shutil.rmtree(target)  # a folder someone emptied by hand
             try:
@@ -163,35 +157,16 @@ class Store:
         shutil.rmtree(gone, ignore_errors=True)
 
 
-def check_read(store: Store, folder: str, name: str) -> Path:
+def check_read(store: Store, address: Address[Cell] | str, name: str) -> Path:
     """The path of one file of a cell, its sha256 checked. Raises InputError where it is missing or damaged."""
-    path = store.root / folder / name
-    expected = read_json_or(store.root / folder / "sha256.json", {}).get(name)
+    path = store.path(address) / name
+    expected = read_json_or(store.path(address) / "sha256.json", {}).get(name)
     if expected is None or not path.is_file() or file_sha256(path) != expected:
         raise InputError(
             f"{path}: missing or damaged (sha256 differs).",
             f"run {again('preflight')}, then the workflow again: the cell is computed anew.",
         )
     return path
-
-
-def _files(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-
-
-def _share(folder: Path) -> None:
-    """mkdtemp makes private folders; results are shared within a group, by the usual umask."""
-    umask = os.umask(0)
-    os.umask(umask)
-    folder.chmod(0o777 & ~umask)
-
-
-def _key(cell: Cell) -> dict[str, object]:
-    """The cell as its record has it: without `run` where nothing is sampled, as before there were runs."""
-    key = cell._asdict()
-    if key.get("run", 0) is None:
-        del key["run"]
-    return key
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -208,12 +183,11 @@ POLL = 2.0  # seconds between two looks at what another job holds
 
 
 @contextlib.contextmanager
-def hold_lease(
-    path: Path, finished: Callable[[], bool], *, poll: float = POLL, say: Callable[[str], None] | None = None
-) -> Iterator[bool]:
-    """Yield True with the lease held, or False when `finished()` became true while another job held it."""
+def hold_lease(path: Path, finished: Callable[[], bool], say: Callable[[str], None] = print) -> Iterator[bool]:
+    """Yield True with the lease held, or False when `finished()` became true while another job held it. `say` is told
+    once whom it waits for."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    announced = False
+    is_waiting = False
     while not _take(path):
         if is_stale(path):
             _break(path)
@@ -221,10 +195,10 @@ def hold_lease(
         if finished():
             yield False
             return
-        if say and not announced:
+        if not is_waiting:
             say(f"waiting for {describe_holder(path)}")
-            announced = True
-        time.sleep(poll)
+        is_waiting = True
+        time.sleep(POLL)
     stop, mine = threading.Event(), path.read_text(encoding="utf-8")
     beat = threading.Thread(target=_beat, args=(path, mine, stop), daemon=True)
     beat.start()
@@ -327,16 +301,22 @@ def _is_mine(path: Path, mine: str) -> bool:
         return False
 
 
-def process_start(pid: int) -> str | None:
-    """The start time of a process in clock ticks since boot (Linux), so that a reused pid is not mistaken for it."""
+def _status(pid: int) -> list[str]:
+    """What Linux says of a process after its name (proc_pid_stat(5)): state first, at 19 its start in clock ticks since
+    boot. Nothing where there is no such process, or no Linux."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):
-        return None
+        return []
+
+
+def process_start(pid: int) -> str | None:
+    """The start time of a process, so that a reused pid is not mistaken for it; None where it cannot be known."""
+    return (_status(pid) or [None] * 20)[19]
 
 
 def is_alive(pid: int | None, started: str | None) -> bool:
-    """Whether a process of this host still is the one that started then."""
+    """Whether a process of this host still is the one that started then, and computes: a zombie does not."""
     if pid is None:
         return False
     try:
@@ -345,12 +325,8 @@ def is_alive(pid: int | None, started: str | None) -> bool:
         return False
     except PermissionError:
         pass
-    try:
-        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-            return False  # a zombie computes nothing
-    except (OSError, IndexError):
-        pass
-    return started is None or process_start(pid) in (None, started)
+    state = _status(pid)
+    return not state or (state[0] != "Z" and started in (None, state[19]))
 
 
 def _slurm_job_is_gone(job: str) -> bool:
@@ -376,7 +352,7 @@ def _slurm_job_is_gone(job: str) -> bool:
 _held: list[TextIO] = []  # until the process ends
 
 
-def hold_gpus(count: int, *, poll: float = POLL, say: Callable[[str], None] = print) -> None:
+def hold_gpus(count: int, say: Callable[[str], None] = print) -> None:
     """Leave this process as many of the GPUs that it sees as it needs; waits while other jobs hold them.
 
     To be called before torch looks at the GPUs. Changes nothing where the process sees no more than it needs: a
@@ -389,12 +365,12 @@ def hold_gpus(count: int, *, poll: float = POLL, say: Callable[[str], None] = pr
     owner = "-".join([str(os.getuid()), *filter(None, [os.environ.get("SLURM_JOB_ID")])])
     folder = Path(tempfile.gettempdir(), f"lm-validity-gpus-{owner}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    announced = False
+    is_waiting = False
     while not (gpus := _lock(folder, visible, count)):
-        if not announced:
+        if not is_waiting:
             say(f"waiting for {count} of the GPUs {','.join(visible)}: other jobs on this machine hold them")
-            announced = True
-        time.sleep(poll * random.uniform(0.5, 1.5))
+        is_waiting = True
+        time.sleep(POLL * random.uniform(0.5, 1.5))
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
 
 

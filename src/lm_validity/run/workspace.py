@@ -4,17 +4,16 @@ import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from lm_validity.config.load import Run
-from lm_validity.config.rows import is_folder
 from lm_validity.config.sections import Configuration, OneFinetune
-from lm_validity.config.sheets import BiasModel, Model
+from lm_validity.config.sheets import BiasModel, Model, is_folder
 from lm_validity.errors import CellError, InputError, again
-from lm_validity.files import file_sha256, read_json, read_json_or, write_json
+from lm_validity.files import Document, file_sha256, read_json, read_json_or, write_json
 from lm_validity.run import cell as records
 from lm_validity.run.cell import BenchmarkCell, Cell, CellT, Choice, Job, Recipe
 from lm_validity.run.inputs import weight_files
@@ -42,8 +41,7 @@ class Grid(Participants):
 
     def __init__(self, run: Run):
         super().__init__(run)
-        self.cells_folder = f"{run.results}/cells"
-        self._settings: dict[tuple[object, ...], str] = {}
+        self._folder = f"{run.results}/cells"
 
     @cached_property
     def jobs(self) -> dict[tuple[str, str, str], Job[Cell]]:
@@ -62,10 +60,6 @@ class Grid(Participants):
                 jobs[job[:3]] = job
         return jobs
 
-    def job(self, rule: str, model: str, batch: str) -> Job[Cell]:
-        """The job of that rule, model and batch. Raises KeyError where the run has none."""
-        return self.jobs[rule, model, batch]
-
     @cached_property
     def job_of(self) -> dict[Cell, Job[Cell]]:
         """Each cell of the grid with the job that computes it."""
@@ -73,22 +67,20 @@ class Grid(Participants):
 
     def cells(self, table: str | None = None) -> list[Cell]:
         """The cells of every rule, or of those whose cells are rows of a merged table; in the grid's order."""
-        rules = {rule.name for rule in RULES.values() if table is None or table in rule.tables}
-        return [cell for job in self.jobs.values() if job.rule in rules for cell in job.cells]
+        jobs = (job for job in self.jobs.values() if table is None or table in rule_of(job).tables)
+        return [cell for job in jobs for cell in job.cells]
 
     # ---- files --------------------------------------------------------------------------------------------------
 
     def manifests(self, job: Job[Cell]) -> list[str]:
         """What a job declares: a manifest for each part of its rule."""
-        return [self._manifest(job, part) for part in rule_of(job).parts]
+        stem = f"{self._folder}/{job.rule}/{job.model}/{job.batch}"
+        return [f"{stem}{part}.json" for part in rule_of(job).parts]
 
     def manifest_of(self, cell: Cell) -> str:
         """The manifest that lists a cell."""
-        part = rule_of(cell).part(cell)
-        return self._manifest(self.job_of[cell], part)
-
-    def _manifest(self, job: Job[Cell], part: str) -> str:
-        return f"{self.cells_folder}/{job.rule}/{job.model}/{job.batch}{part}.json"
+        rule = rule_of(cell)
+        return self.manifests(self.job_of[cell])[rule.parts.index(rule.part(cell))]
 
     def all_manifests(self) -> list[str]:
         """The manifests of every job."""
@@ -97,25 +89,21 @@ class Grid(Participants):
     def dependencies(self, job: Job[Cell]) -> list[str]:
         """Manifests of the cells that a job's cells depend on, without repetition, in a fixed order."""
         rule = rule_of(job)
-        manifests = {
-            self.manifest_of(dependency): None for cell in job.cells for dependency in rule.stands_on(self, cell)
-        }
-        return list(manifests)
+        return list(
+            dict.fromkeys(self.manifest_of(other) for cell in job.cells for other in rule.stands_on(self, cell))
+        )
 
     def inputs(self, job: Job[Cell]) -> list[str]:
         """Every file that a job reads: the login node's records, documents, manifests."""
         rule = rule_of(job)
-        return [*rule.model_records(self.run, job), *rule.data_files(self.run, job), *self.dependencies(job)]
+        records = [f"{self.run.results}/prefetch/{rule.sheet}/{job.model}.json"] if rule.reads_records else []
+        return [*records, *rule.data_files(self.run, job), *self.dependencies(job)]
 
     # ---- settings -----------------------------------------------------------------------------------------------
 
     def settings(self, job: Job[Cell]) -> str:
         """A job's recipe settings in one line: Snakemake reruns the job when it changes, and for nothing else."""
-        rule = rule_of(job)
-        key = (job.rule, *rule.settings_key(self.run, job))
-        if key not in self._settings:
-            self._settings[key] = rule.settings(self.run, job)
-        return self._settings[key]
+        return rule_of(job).settings(self.run, job)
 
     def describe_points(self) -> str:
         """Iterations and tokens of all checkpoints, which tables copy from the sheets: a digest in twelve digits."""
@@ -215,16 +203,13 @@ class Workload:
     def __init__(self, run: Run):
         self.run = run
         self.assumed: dict[str, set[str]] = {}
-        self._parameters, self.documents = cache(self._find_parameters), cache(self._documents)
+        self.parameters, self.documents = cache(self._parameters), cache(self._documents)
 
-    def parameters(self, row: Model | BiasModel) -> float:
+    def _parameters(self, row: Model | BiasModel) -> float:
         """Parameters from the sheet, else from the fetched weights, else of a typical model of the size class."""
-        return self._parameters(*kind_and_id(row))
-
-    def _find_parameters(self, kind: str, model: str) -> float:
-        row = getattr(self.run, kind)[model]
-        if getattr(row, "parameters_b", None):
-            return float(row.parameters_b) * 1e9
+        if isinstance(row, Model) and row.parameters_b:
+            return row.parameters_b * 1e9
+        kind, model = kind_and_id(row)
         counted = _count_parameters(self.run.results / "prefetch" / kind / f"{model}.json")
         if not counted:
             self.assumed.setdefault("parameters by size class", set()).add(model)
@@ -266,10 +251,6 @@ class Workload:
     def start_seconds(self, row: Model | BiasModel) -> float:
         """Seconds that a process needs to start and to load the model."""
         return START_SECONDS + self.parameters(row) * BYTES[row.dtype] / LOAD_RATE
-
-    def stored_bytes(self, cell: Cell) -> float:
-        """What a finished cell takes in the store."""
-        return rule_of(cell).stored_bytes(self, cell)
 
     def adapter_bytes(self, row: Model) -> float:
         """Size of a trained adapter: 32 bits per parameter."""
@@ -372,6 +353,7 @@ def read_failures(run: Run) -> dict[Cell, str]:
 
 # ----------------------------------------------------------------------------------------------------------------------
 
+RecordT = TypeVar("RecordT")  # one of the records of `run.cell`
 MAKE_AGAIN = "delete it where it is there, and run the workflow again: finished cells stay."
 
 
@@ -380,7 +362,7 @@ class Workspace:
 
     def __init__(self, run: Run, *, also_aside: bool = False):
         self.run, self.grid = run, Grid(run)
-        self._json: dict[str, Any] = {}  # name -> one of the records of `run.cell`, as its reader declares it
+        self._json: dict[str, Document] = {}  # by the name of its file
         self.store = Store(run.results / "store")
         self._suffixes = ("", ASIDE) if also_aside else ("",)
         self._entries: dict[str, dict[Cell, Entry]] = {}  # by manifest
@@ -399,24 +381,20 @@ class Workspace:
         Raises InputError where the file is missing or damaged, or was made with another `replay` setting. So do the
         other records.
         """
-        record: records.ModelRecord = self._read(f"prefetch/models/{model}.json")
-        return record
+        return self._read(f"prefetch/models/{model}.json", records.ModelRecord)
 
     def task_record(self, benchmark: str) -> records.BenchmarkRecord:
         """What `prefetch-benchmark` wrote about a benchmark: its lm-eval task, and digests of what determines its
         numbers."""
-        record: records.BenchmarkRecord = self._read(f"prefetch/benchmarks/{benchmark}.json")
-        return record
+        return self._read(f"prefetch/benchmarks/{benchmark}.json", records.BenchmarkRecord)
 
     def language_model_record(self, language_model: str) -> records.ModelRecord:
         """What `prefetch-language-model` wrote about a model of the bias study."""
-        record: records.ModelRecord = self._read(f"prefetch/language_models/{language_model}.json")
-        return record
+        return self._read(f"prefetch/language_models/{language_model}.json", records.ModelRecord)
 
     def trial_task_record(self, task: str) -> records.TextsRecord:
         """What `prefetch-task` wrote about a task of the bias study."""
-        record: records.TextsRecord = self._read(f"prefetch/tasks/{task}.json")
-        return record
+        return self._read(f"prefetch/tasks/{task}.json", records.TextsRecord)
 
     def split_path(self, benchmark: str, split: str) -> Path:
         """The file of a benchmark's split (train, validation or test), whether or not it exists."""
@@ -425,10 +403,9 @@ class Workspace:
     def split_record(self, benchmark: str, split: str) -> records.SplitRecord:
         """What `split-benchmark` wrote about a split. `digest`: sha256 over the addresses and the rendered texts of its
         documents."""
-        record: records.SplitRecord = self._read(f"splits/{benchmark}/{split}.json")
-        return record
+        return self._read(f"splits/{benchmark}/{split}.json", records.SplitRecord)
 
-    def _read(self, name: str) -> Any:
+    def _read(self, name: str, kind: Callable[..., RecordT]) -> RecordT:
         if name not in self._json:
             path = self.run.results / name
             remedy = f"write it again: {again(records.made_by(path))}."
@@ -441,7 +418,7 @@ class Workspace:
             if record.get("replay") != self.replay:  # neither stands in for the other
                 raise InputError(f"{path}: made with another `replay` setting.", remedy)
             self._json[name] = record
-        return self._json[name]
+        return kind(**self._json[name])
 
     @cached_property
     def replay(self) -> str | None:
@@ -514,35 +491,26 @@ class Workspace:
             self._entries[path] = {entry.cell: entry for entry in read_manifest(manifest)} if manifest else {}
         return self._entries[path].get(cell)
 
-    def finished(self, cell: Cell) -> records.FinishedCell:
-        """The record of a finished cell that another one needs. Raises MissingCell where it failed or is missing."""
+    def _done(self, cell: Cell) -> Entry:
+        """The entry of a finished cell that another one needs. Raises MissingCell where it failed or is missing."""
         entry = self.entry(cell)
         if entry is None:
             raise InputError(f"{self.grid.manifest_of(cell)}: {cell.name} is not in it.", MAKE_AGAIN)
         if entry.status != "done":
-            raise MissingCell(f"{cell.rule} {cell.model} {cell.name}: {entry.error or 'missing'}")
-        return {**self.store.read(entry.in_store), "folder": entry.in_store}
+            named = f"{cell.rule} {cell.model} {cell.name}: {entry.error or 'missing'}"
+            hint = "remove the cause of that failure and run again."
+            raise MissingCell(f"a cell that it depends on failed: {named}", hint)
+        return entry
 
-    def stored(self, folder: str) -> records.CellRecord:
-        """The record of a finished cell, by its folder in the store."""
-        return self.store.read(folder)
+    def finished(self, cell: Cell) -> records.CellRecord:
+        """The record of a finished cell that another one needs, with its folder. Raises as `_done`."""
+        folder = self._done(cell).in_store
+        return {**self.store.read(folder), "folder": folder}
 
     def selection(self, cell: BenchmarkCell) -> Choice:
-        """The choice that `select_adapter` made for (model, benchmark, seed). Raises MissingCell where it failed."""
-        choosing = cell._replace(rule=SELECT_ADAPTER.name, run=None)
-        entry = self.entry(choosing)
-        if entry is None:
-            where = self.grid.manifest_of(choosing)
-            raise InputError(f"{where}: no selection of {cell.model} {cell.name} is in it.", MAKE_AGAIN)
-        if entry.status != "done":
-            raise MissingCell(f"select_adapter {cell.model} {cell.name}: {entry.error or 'missing'}")
-        return entry.chosen
+        """The choice that `select_adapter` made for (model, benchmark, seed). Raises as `_done`."""
+        return self._done(cell._replace(rule=SELECT_ADAPTER.name, run=None)).chosen
 
 
 class MissingCell(CellError):
     """A cell that this one depends on failed. This one counts as missing."""
-
-    def __init__(self, subject: str):
-        super().__init__(
-            f"a cell that it depends on failed: {subject}", "remove the cause of that failure and run again."
-        )

@@ -18,7 +18,7 @@ from lm_validity.config.load import Run
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_json
 from lm_validity.run.cell import BenchmarkCell, Cell, label
-from lm_validity.run.rules import rule_of, scoring_rule_of
+from lm_validity.run.rules import rule_of
 from lm_validity.run.rules.benchmarks import FINETUNE_ADAPTER, SELECT_PROMPT
 from lm_validity.run.store import check_read
 from lm_validity.run.workspace import Entry, MissingCell, Workspace, read_failures
@@ -94,7 +94,7 @@ class Merger:
         rows = [
             self._settings_row(cell, entry)
             for cell, entry in self._of_benchmarks("scores")
-            if scoring_rule_of(cell).scored_split(cell) == "test"
+            if cell.scored_split == "test"
         ]
         return pd.DataFrame(rows, columns=schema.SETTINGS.names).drop_duplicates(
             list(schema.SETTINGS_KEY), ignore_index=True
@@ -174,7 +174,7 @@ class Merger:
 
     def _key(self, cell: BenchmarkCell) -> schema.Claim:
         """The columns that name a cell."""
-        model, row, rule = self.run.models[cell.model], self.run.benchmarks[cell.benchmark], scoring_rule_of(cell)
+        model, row = self.run.models[cell.model], self.run.benchmarks[cell.benchmark]
         point = self._points[cell.model, cell.checkpoint or "final"]
         return {
             "model": cell.model,
@@ -182,13 +182,13 @@ class Merger:
             "iteration": point.iteration,
             "tokens_b": model.tokens_b if point.tokens_b is None and point.checkpoint == "final" else point.tokens_b,
             "benchmark": row.variant_of or cell.benchmark,
-            "protocol": rule.protocol,
-            "prompt": rule.scored_prompt(self.workspace, cell),
+            "protocol": rule_of(cell).protocol,
+            "prompt": cell.prompt or self.workspace.selection(cell)["prompt"],
             "prompt_variant": cell.benchmark if row.variant_of else None,
             "num_fewshot": row.num_fewshot,
             "seed": cell.seed,
             "run": cell.run,
-            "split": rule.scored_split(cell),
+            "split": cell.scored_split,
         }
 
     def _is_selected(self, cell: BenchmarkCell) -> bool:

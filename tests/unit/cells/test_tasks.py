@@ -23,7 +23,7 @@ from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import InputError
 from lm_validity.run import inputs, scoring
 from lm_validity.run.inputs import task_problem
-from lm_validity.run.scoring import draws_at_random, task_sources
+from lm_validity.run.scoring import task_sources
 
 
 def test_shipped_tasks_are_found_without_data():
@@ -159,15 +159,6 @@ def test_a_task_that_draws_from_the_process_has_lm_evals_order(tmp_path, monkeyp
     found = lm_eval.simple_evaluate("dummy", tasks=["own_gpqa"], task_manager=manager, bootstrap_iters=0)
     theirs = "".join(sample["doc"]["answer"][1] for sample in found["samples"]["own_gpqa"])
     assert letters == [theirs] * 4
-
-
-@pytest.mark.parametrize(
-    ("task", "draws"),
-    [("gpqa_main_zeroshot", True), ("gpqa_main_n_shot", False), ("niah_single_1", True), ("ifeval", False)],
-)
-def test_shipped_tasks_that_draw_from_the_process_are_known(task, draws):
-    """n_shot has a generator of its own, ruler draws in a module that its code imports, ifeval only to score."""
-    assert draws_at_random(find_task(task).path) == draws
 
 
 # group: (tasks, metrics, first task, its file)

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from lm_validity.config.load import build_run, key_values, load_run, render_defaults, render_yaml, validate
+from lm_validity.config.sections import Configuration, Finetuning
 from lm_validity.errors import InputError
 from lm_validity.run.scoring import scoring_settings
 
@@ -17,7 +18,7 @@ def values(**more):
 
 
 def test_defaults_are_the_published_protocol():
-    settings = validate(values(), "f.yaml").finetuning
+    settings = validate(values(), "f.yaml", Configuration).finetuning
     assert (settings.rank, settings.alpha, settings.dropout, settings.epochs) == (8, 32, 0.1, 5)
     assert (settings.effective_batch, settings.max_length, settings.weight_decay) == (8, 1024, 0.01)
     assert settings.learning_rates == ("1e-5", "2e-5", "5e-5")
@@ -52,7 +53,7 @@ def test_defaults_are_the_published_protocol():
 )
 def test_errors_name_the_key_and_help(more, problem, hint):
     with pytest.raises(InputError) as caught:
-        validate(values(**more), "f.yaml")
+        validate(values(**more), "f.yaml", Configuration)
     assert caught.value.problem.startswith("f.yaml: ") and problem in caught.value.problem
     assert hint in caught.value.hint
 
@@ -61,7 +62,7 @@ def test_errors_name_the_key_and_help(more, problem, hint):
     ("written", "name"), [("1e-5", "1e-5"), (1e-5, "1e-5"), ("0.00002", "2e-5"), ("2.5e-04", "2.5e-4"), (0.003, "3e-3")]
 )
 def test_a_learning_rate_has_one_name(written, name):
-    assert validate(values(finetuning={"learning_rates": [written]}), "f").finetuning.learning_rates == (name,)
+    assert validate({"learning_rates": [written]}, "f", Finetuning).learning_rates == (name,)
 
 
 def test_the_folder_of_all_results_is_the_configurations(tmp_path, monkeypatch):
@@ -97,10 +98,10 @@ def test_a_hostile_file_is_refused_by_one_line(tmp_path, text):
 
 
 def test_rendered_yaml_reads_back_to_the_same_values():
-    configuration = validate(
-        values(finetuning={"learning_rates": [3e-4], "max_length": 9}, splits={"allow_overlap": ["a", "b"]}), "f"
-    )
-    assert validate(yaml.safe_load(render_yaml(configuration)), "g") == configuration
+    finetuning = {"learning_rates": [3e-4], "max_length": 9}
+    more = values(finetuning=finetuning, splits={"allow_overlap": ["a", "b"]})
+    configuration = validate(more, "f", Configuration)
+    assert validate(yaml.safe_load(render_yaml(configuration)), "g", Configuration) == configuration
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "config").rglob("*.yaml")), ids=lambda path: path.name)
@@ -212,8 +213,8 @@ def test_a_configured_context_length_makes_cells_of_its_own(tmp_path, monkeypatc
 def test_fields_that_are_no_keys_have_one_value():
     """What a run writes down is without them."""
     section = {"experiments": {"head": {}}, "paper": True}
-    read = validate(values(studies=["agreement"], bias=section, miniature={}), "f")
-    assert validate(key_values(read), "f") == read
+    read = validate(values(studies=["agreement"], bias=section, miniature={}), "f", Configuration)
+    assert validate(key_values(read), "f", Configuration) == read
     assert "learning_rates:" in render_defaults() and "alpha:" not in render_defaults()
     for change, key in (
         ({"finetuning": {"alpha": 16}}, "finetuning.alpha"),
@@ -224,7 +225,7 @@ def test_fields_that_are_no_keys_have_one_value():
         ({"batch_ramps": {}}, "batch_ramps"),
     ):
         with pytest.raises(InputError, match=f"key '{key}'"):
-            validate(values(**change), "f")
+            validate(values(**change), "f", Configuration)
 
 
 @pytest.mark.parametrize(

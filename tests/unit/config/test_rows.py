@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.config.rows import read_rows, split_revision
+from lm_validity.config.rows import read_rows
 from lm_validity.config.sheets import (
     Benchmark,
     BenchmarkFacts,
@@ -14,6 +14,7 @@ from lm_validity.config.sheets import (
     ModelFacts,
     read_benchmarks,
     read_models,
+    split_revision,
 )
 from lm_validity.errors import InputError
 
@@ -66,7 +67,7 @@ def test_the_workflow_reads_what_reports_read():
     [
         ("model\tpath\tstudies\na\tb\tsignal,agremeent\n", "'studies', value 'agremeent': unknown", "'agreement'?"),
         ("model\tpath\tdtype\na\tb\tbf16x\n", "column 'dtype', value 'bf16x': unknown", "did you mean 'bfloat16'?"),
-        ("model\tpath\tdocument_bos\na\tb\tno\n", "'document_bos', value 'no': unknown", "use one of once, every,"),
+        ("model\tpath\tdocument_bos\na\tb\tno\n", "'document_bos', value 'no': unknown", "once, every,"),
         ("model\tpath\tinstruction_tuned\na\tb\tmaybe\n", "value 'maybe': not a yes or no", "leave it empty"),
         ("model\tpath\ttokens_b\na\tb\tinf\n", "column 'tokens_b', value 'inf': not a number", "leave it empty"),
         ("model\tpath\nall-a\tb\n", "column 'model', value 'all-a': not a usable id", "jobs of several cells"),

@@ -9,8 +9,8 @@ import pytest
 from lm_validity.cells.runner import replayed_benchmark, replayed_model, run_job, write_replayed_splits
 from lm_validity.config.load import Run, load_run
 from lm_validity.config.rows import Sheets
-from lm_validity.files import write_json, write_text
-from lm_validity.run.inputs import STUDY, own_files, states_of, study_of, study_text
+from lm_validity.files import write_json
+from lm_validity.run.inputs import STUDY, own_files, states_of, study_of
 from lm_validity.run.workspace import Workspace
 
 MADE_UP = Path(__file__).parents[2] / "workflow" / "replay"
@@ -19,7 +19,7 @@ ORDER = ("evaluate_model", "finetune_adapter", "select_prompt", "select_adapter"
 
 def own(run: Run) -> None:
     """Say that the results are of the configuration here."""
-    write_text(run.results / STUDY, study_text(study_of(run, "replay/replay.yaml", Sheets())))
+    write_json(run.results / STUDY, study_of(run, "replay/replay.yaml", Sheets()))
 
 
 def prefetch(run: Run) -> None:

@@ -252,7 +252,7 @@ def test_a_wrong_command_changes_nothing(planned, options, problem):
 
 def test_of_two_commands_at_once_one_waits_and_then_sees_the_other_s_round(planned, capsys, monkeypatch):
     """Both have read the same plan. While one holds the lease, the other waits: no round is lost."""
-    monkeypatch.setitem(hold_lease.__wrapped__.__kwdefaults__, "poll", 0.1)
+    monkeypatch.setattr("lm_validity.run.store.POLL", 0.1)
     place, cells = Path("replay/plan.tsv"), [drawing.planned_cell(("oak-m", "sums"), drawing.AUDIT, 2, 0.5, 0)]
     found = []
 

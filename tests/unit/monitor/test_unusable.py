@@ -228,7 +228,7 @@ def test_a_manifest_without_a_cell_of_its_job_is_none(built, capsys):
     (manifest,) = map(Path, Workspace(built).grid.manifests(job))
     whole = manifest.read_text()
     manifest.write_text((manifest.parents[1] / "oak-s" / manifest.name).read_text())
-    with pytest.raises(InputError, match=f"{manifest}: no selection of oak-m riddles"):
+    with pytest.raises(InputError, match=f"{manifest}: riddles.seed0 is not in it"):
         Workspace(built).selection(SCORE)
     assert study.preflight(CONFIG, fast=True) == 1 and str(manifest) in capsys.readouterr().out
     assert not manifest.exists()

@@ -8,8 +8,9 @@ import pytest
 
 CODE = """\
 import os, sys
-from lm_validity.run.store import hold_gpus
-hold_gpus(int(sys.argv[1]), poll=0.05, say=lambda line: print("waits", flush=True))
+from lm_validity.run import store
+store.POLL = 0.05
+store.hold_gpus(int(sys.argv[1]), lambda line: print("waits", flush=True))
 print(os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
 sys.stdin.read()
 """
@@ -22,11 +23,9 @@ def start(tmp_path):
 
     def job(needed, **variables):
         inherited = {key: os.environ[key] for key in os.environ if key not in ("CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID")}
-        command = (sys.executable, "-c", CODE, str(needed))
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         environment = inherited | {"TMPDIR": str(tmp_path)} | variables
-        jobs.append(
-            subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        )
+        jobs.append(subprocess.Popen((sys.executable, "-c", CODE, str(needed)), env=environment, **streams))
         return jobs[-1]
 
     yield job

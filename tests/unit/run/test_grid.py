@@ -1,6 +1,6 @@
 """The grid: every cell in exactly one job, whatever the batching; names that can be files; dependencies."""
 
-import functools
+from collections import Counter
 from itertools import product
 from pathlib import Path
 
@@ -8,8 +8,9 @@ import pytest
 
 from lm_validity.config.load import build_run
 from lm_validity.errors import InputError
-from lm_validity.run.cell import BenchmarkCell, make_groups
+from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.rules import rule_of
+from lm_validity.run.rules.base import make_groups
 from lm_validity.run.workspace import Grid
 
 
@@ -38,26 +39,17 @@ SIZES = [1, 2, "all", "auto"]
 
 @pytest.mark.parametrize(("few", "many"), list(product(SIZES, SIZES)))
 def test_batching_changes_jobs_and_never_cells(make_grid, few, many):
-    settings = {"learning_rates": ["1e-5", "2e-5", "5e-5"], "seeds": [0, 1]}
-    one = make_grid(
-        finetuning=settings,
-        batching={
-            "evaluate_model": {"benchmarks": 1, "checkpoints": 1},
-            "finetune_adapter": {"benchmarks": 1, "learning_rates": 1},
-            "evaluate_adapter": {"benchmarks": 1},
-        },
-    )
-    other = make_grid(
-        finetuning=settings,
-        batching={
+    def grid(few, many):
+        batching = {
             "evaluate_model": {"benchmarks": few, "checkpoints": many},
             "finetune_adapter": {"benchmarks": few, "learning_rates": many},
             "evaluate_adapter": {"benchmarks": few},
-        },
-    )
-    cells = [cell for job in other.jobs.values() for cell in job.cells]
-    assert len(cells) == len(set(cells))
-    assert set(cells) == {cell for job in one.jobs.values() for cell in job.cells}
+        }
+        return make_grid(finetuning={"learning_rates": ["1e-5", "2e-5", "5e-5"], "seeds": [0, 1]}, batching=batching)
+
+    other = grid(few, many)
+    assert len(other.cells()) == len(set(other.cells()))
+    assert set(other.cells()) == set(grid(1, 1).cells())
     manifests = other.all_manifests()
     assert len(manifests) == len(set(manifests))
 
@@ -73,9 +65,7 @@ def test_two_jobs_of_one_name_are_refused(make_grid):
 
 def test_counts_of_cells(make_grid):
     grid = make_grid(finetuning={"learning_rates": ["1e-5", "2e-5", "5e-5"], "seeds": [0, 1]})
-    count = {}
-    for job in grid.jobs.values():
-        count[job.rule] = count.get(job.rule, 0) + len(job.cells)
+    count = Counter(cell.rule for cell in grid.cells())
     # agreement: base, chatty (two prompts), both; benchmarks x, y; two splits. signal: young, both; 3 checkpoints; x, z
     # on test, of which (both, final, x, test) is the same cell in both studies
     assert count["evaluate_model"] == (1 + 2 + 1) * 2 * 2 + 2 * 3 * 2 - 1
@@ -92,45 +82,46 @@ def test_one_cell_a_job_is_named_by_its_cell(make_grid):
     assert grid.manifest_of(cell) == "results/run/cells/finetune_adapter/base/x.plain.lr1e-5.seed0.json"
 
 
-def test_groups_are_cut_in_order():
-    names = [(group.name, group.members) for group in make_groups(("a", "b", "c"), 2, "benchmarks")]
-    assert names == [("group-1-of-2-benchmarks", ("a", "b")), ("group-2-of-2-benchmarks", ("c",))]
-    assert [group.name for group in make_groups(("a", "b"), "all", "benchmarks")] == ["all-benchmarks"]
-    assert [group.name for group in make_groups(("a",), "all", "rates", "lr")] == ["lra"]
-    minutes = {"a": 30.0, "b": 40.0, "c": 200.0, "d": 50.0, "e": 50.0}
-    cuts = make_groups(tuple("abcde"), "auto", "benchmarks", minutes=minutes, longest=100)
-    assert [group.members for group in cuts] == [("a", "b"), ("c",), ("d", "e")], "what takes longer is alone"
-    assert [group.name for group in make_groups(("c",), "auto", "rates", "lr", minutes=minutes, longest=1)] == ["lrc"]
+MADE = {"a": 30.0, "b": 40.0, "c": 200.0, "d": 50.0, "e": 50.0}
+
+
+@pytest.mark.parametrize(
+    ("members", "size", "groups"),
+    [
+        ("abc", 2, {"group-1-of-2-parts": "ab", "group-2-of-2-parts": "c"}),
+        ("ab", "all", {"all-parts": "ab"}),
+        ("a", "all", {"lra": "a"}),
+        ("abcde", "auto", {"group-1-of-3-parts": "ab", "group-2-of-3-parts": "c", "group-3-of-3-parts": "de"}),
+        ("c", "auto", {"lrc": "c"}),  # what takes longer is alone
+        ("", "auto", {}),
+    ],
+)
+def test_groups_are_cut_in_order(members, size, groups):
+    made = make_groups({name: MADE[name] for name in members}, size, "parts", 100, "lr")
+    assert {name: "".join(group) for name, group in made} == groups
 
 
 MINUTES = {"gpu": 1, "evaluate_minutes": 60, "finetune_minutes": 120}
 
 
-@pytest.mark.parametrize("hours", [1, 3, 5, 12, 1000])
-def test_jobs_under_auto_are_as_long_as_allowed_and_no_longer(make_grid, hours):
+# job_hours, the batching of fine-tunes -> cells of each job of a base model: two benchmarks, three rates of two hours.
+# One rate a job: as many benchmarks as fit with one rate, not with all three
+CUTS = [(hours, {}, cells) for hours, cells in ((1, [1] * 6), (3, [1] * 6), (5, [2, 1] * 2), (12, [6]), (1000, [6]))]
+
+
+@pytest.mark.parametrize(("hours", "sizes", "cells"), [*CUTS, (5, {"learning_rates": 1}, [2, 2, 2])])
+def test_jobs_under_auto_are_as_long_as_allowed_and_no_longer(make_grid, hours, sizes, cells):
     """No job of several parts asks for more than job_hours; no two neighbours would fit one job."""
     grid = make_grid(
-        batching={"job_hours": hours},
+        batching={"job_hours": hours, "finetune_adapter": sizes},
         size_classes={"small": MINUTES},
         finetuning={"learning_rates": ["1e-5", "2e-5", "5e-5"]},
     )
     for job in grid.jobs.values():
-        if job.rule.startswith("select") or rule_of(job).minutes(grid.run, job) <= 60 * hours:
-            continue
-        parts = {(cell.benchmark, cell.checkpoint, cell.learning_rate) for cell in job.cells}
-        assert len(parts) == 1, f"{job.batch} asks for {rule_of(job).minutes(grid.run, job)} minutes"
+        minutes, parts = rule_of(job).minutes(grid.run, job), {cell[2:4] + cell[5:6] for cell in job.cells}
+        assert minutes <= 60 * hours or len(parts) == 1 or job.rule.startswith("select"), (job.batch, minutes)
     fine = [job for job in grid.jobs.values() if job.rule == "finetune_adapter" and job.model == "base"]
-    # two benchmarks of three rates of two hours: one rate a job, or two, or three, or everything
-    assert [len(job.cells) for job in fine] == {1: [1] * 6, 3: [1] * 6, 5: [2, 1] * 2, 12: [6], 1000: [6]}[hours]
-
-
-def test_benchmarks_share_a_job_by_the_rates_that_do(make_grid):
-    """One rate a job: as many benchmarks as fit with one rate, not with all three."""
-    rates = {"learning_rates": ["1e-5", "2e-5", "5e-5"]}
-    batching = {"job_hours": 5, "finetune_adapter": {"learning_rates": 1}}
-    grid = make_grid(batching=batching, size_classes={"small": MINUTES}, finetuning=rates)
-    fine = [job for job in grid.jobs.values() if job.rule == "finetune_adapter" and job.model == "base"]
-    assert [len(job.cells) for job in fine] == [2, 2, 2]
+    assert [len(job.cells) for job in fine] == cells
 
 
 def test_selection_stands_on_validation_only(make_grid):
@@ -143,21 +134,18 @@ def test_selection_stands_on_validation_only(make_grid):
 
 
 def test_settings_tell_what_changes_numbers(make_grid):
-    make_grid = functools.partial(make_grid, batching={"finetune_adapter": {"benchmarks": 1}})
-    grid, job = make_grid(), ("finetune_adapter", "base", "x.plain.all-rates.seed0")
-    said = grid.settings(grid.job(*job))
-    changed = make_grid(finetuning={"epochs": 4})
-    assert said != changed.settings(changed.job(*job))
-    same = make_grid(
-        finetuning={"gradient_checkpointing": True}, evaluation={"batch_size": 3}, reports={"resamples": 7}
-    )
-    assert said == same.settings(same.job(*job))
+    def said(rule="finetune_adapter", model="base", batch="x.plain.all-rates.seed0", **more):
+        grid = make_grid(batching={"finetune_adapter": {"benchmarks": 1}}, **more)
+        return grid.settings(grid.jobs[rule, model, batch])
+
+    before = said()
+    assert before != said(finetuning={"epochs": 4})
+    no_number = {"finetuning": {"gradient_checkpointing": True}, "evaluation": {"batch_size": 3}}
+    assert before == said(**no_number, reports={"resamples": 7})
     # lists may change while the batch keeps its name
-    for more in ({"learning_rates": ["1e-5", "3e-5", "5e-5"]}, {"learning_rates": ["1e-5", "2e-5"]}):
-        changed = make_grid(finetuning=more)
-        assert said != changed.settings(changed.job(*job))
+    for rates in (["1e-5", "3e-5", "5e-5"], ["1e-5", "2e-5"]):
+        assert before != said(finetuning={"learning_rates": rates})
     early = ("evaluate_model", "young", "all-benchmarks.all-checkpoints.plain")
-    before = grid.settings(grid.job(*early))
+    before = said(*early)
     Path("c.tsv").write_text("checkpoint\titeration\nearly\t1\nlater\t3\n")
-    changed = make_grid()
-    assert before != changed.settings(changed.job(*early))
+    assert before != said(*early)

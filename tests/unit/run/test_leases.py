@@ -4,7 +4,6 @@ import errno
 import json
 import multiprocessing
 import os
-import signal
 import socket
 import time
 
@@ -16,7 +15,8 @@ from lm_validity.run.store import Store, hold_lease, is_stale
 
 def _work(lease, log, seconds):
     done = log.with_suffix(".done")
-    with hold_lease(lease, done.exists, poll=0.02) as ours:
+    leases.POLL = 0.02
+    with hold_lease(lease, done.exists) as ours:
         if ours:
             with open(log, "a") as handle:
                 handle.write(f"{os.getpid()}\n")
@@ -24,30 +24,35 @@ def _work(lease, log, seconds):
             done.touch()
 
 
-def test_of_many_jobs_one_computes(tmp_path):
-    lease, log = tmp_path / "cell.json", tmp_path / "log"
+@pytest.fixture
+def start(tmp_path):
+    """A function that starts a job on one cell, which takes so many seconds."""
     context = multiprocessing.get_context("fork")
-    jobs = [context.Process(target=_work, args=(lease, log, 0.2)) for _ in range(6)]
-    for job in jobs:
-        job.start()
-    for job in jobs:
+
+    def job(seconds):
+        started = context.Process(target=_work, args=(tmp_path / "cell.json", tmp_path / "log", seconds))
+        started.start()
+        return started
+
+    return job
+
+
+def test_of_many_jobs_one_computes(tmp_path, start):
+    for job in [start(0.2) for _ in range(6)]:
         job.join(20)
         assert job.exitcode == 0
-    assert len(log.read_text().splitlines()) == 1
-    assert not lease.exists()
+    assert len((tmp_path / "log").read_text().splitlines()) == 1
+    assert not (tmp_path / "cell.json").exists()
 
 
-def test_a_killed_holder_is_replaced_at_once(tmp_path):
-    lease, log = tmp_path / "cell.json", tmp_path / "log"
-    context = multiprocessing.get_context("fork")
-    job = context.Process(target=_work, args=(lease, log, 60))
-    job.start()
-    while not log.exists():
+def test_a_killed_holder_is_replaced_at_once(tmp_path, start):
+    job, lease = start(60), tmp_path / "cell.json"
+    while not (tmp_path / "log").exists():
         time.sleep(0.01)
-    os.kill(job.pid, signal.SIGKILL)
+    job.kill()
     job.join(20)
     assert lease.exists() and is_stale(lease)
-    with hold_lease(lease, lambda: False, poll=0.02) as ours:
+    with hold_lease(lease, lambda: False) as ours:
         assert ours
 
 
@@ -59,17 +64,12 @@ def foreign(tmp_path):
     return path
 
 
-def test_a_foreign_lease_is_stale_by_its_heartbeat(foreign):
-    assert not is_stale(foreign)
-    old = time.time() - leases.STALE - 1
-    os.utime(foreign, (old, old))
-    assert is_stale(foreign)
-
-
-def test_a_clock_that_is_ahead_breaks_no_foreign_lease(foreign, monkeypatch):
+def test_a_foreign_lease_is_stale_by_its_heartbeat_and_not_by_this_clock(foreign, monkeypatch):
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + leases.STALE + 10)
     assert not is_stale(foreign)
+    os.utime(foreign, (now - leases.STALE - 1, now - leases.STALE - 1))
+    assert is_stale(foreign)
 
 
 def test_a_link_whose_reply_is_lost_is_held(tmp_path, monkeypatch):
@@ -81,7 +81,7 @@ def test_a_link_whose_reply_is_lost_is_held(tmp_path, monkeypatch):
         link(source, target)
 
     monkeypatch.setattr(os, "link", link_twice)
-    with hold_lease(tmp_path / "cell.json", lambda: bool(waits), poll=0, say=waits.append) as ours:
+    with hold_lease(tmp_path / "cell.json", lambda: bool(waits), waits.append) as ours:
         assert ours and not waits
     assert not list(tmp_path.iterdir())
 

@@ -15,8 +15,7 @@ from huggingface_hub import errors as hub
 from safetensors import SafetensorError, safe_open
 
 from lm_validity.config.load import Run
-from lm_validity.config.rows import split_revision
-from lm_validity.config.sheets import FINAL, Checkpoint, Model
+from lm_validity.config.sheets import FINAL, Checkpoint, Model, split_revision
 from lm_validity.errors import PREFETCH, CellError, InputError, Problem, Refusal, again, first_line
 from lm_validity.files import Document, file_sha256, read_json_or, read_object
 from lm_validity.run.cell import CheckpointRecord, FolderRecord, ModelRecord

@@ -27,7 +27,6 @@ from lm_validity.cells.tasks.answers import asked_text, check_answers, gold_choi
 from lm_validity.cells.tasks.tasks import AnyTask, Doc, Documents, TaskGroup, member_of, subject_of, task_of
 from lm_validity.errors import CellError, did_you_mean
 from lm_validity.run.cell import Prompt
-from lm_validity.run.scoring import has_item_values
 from lm_validity.tables.schema import ITEMS
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -82,7 +81,7 @@ def _item_value(task: Task, metric: str, value: ItemValue) -> float:
     aggregation over this document alone (its bits per byte, say). NaN where it has none: a correlation, an empty
     document, or one that the task gave no value."""
     name = metric.partition(",")[0]
-    if value is None or not has_item_values(metric):
+    if value is None or any(correlation in metric.lower() for correlation in ("pearson", "spearman", "kendall")):
         return math.nan
     if isinstance(value, tuple | list) and name in _PAIR_METRICS:
         return float(value[0] == value[1])

@@ -22,7 +22,7 @@ from lm_validity.cells.tasks.finding import TaskRecord, build_task, building, re
 from lm_validity.errors import CellError, InputError, again, did_you_mean, first_line
 from lm_validity.files import file_sha256
 from lm_validity.run.inputs import states_of
-from lm_validity.run.scoring import draws_at_random, python_files
+from lm_validity.run.scoring import python_files
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Groups and tags of lm-eval tasks as one benchmark: which tasks they name, and their documents in one order.
@@ -189,17 +189,15 @@ def load_task(record: TaskRecord, num_fewshot: int = 0, *, mutual_information: b
 
 def _alone(record: TaskRecord) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """What makes a function run a task's code by itself: without what other tasks and processes kept, and in lm-eval's
-    order where it draws at random."""
+    order, whatever it draws at random."""
     cache = mkdtemp(dir=get_temporary_cache_files_directory())
     files = data_files(record)
     named = hashlib.sha256(json.dumps(states_of(files, small=0)).encode()).hexdigest()[:16]
     data = f"{datasets.config.HF_DATASETS_CACHE}/local/{named}" if files else None
-    draws = any(draws_at_random(member.path) for member in record.members or (record,))
 
     def alone(function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function with the caches of this task, and lm-eval's seeds where it needs them."""
-        seeded = internals.order_of_lm_eval()(function) if draws else function
-        fresh: Callable[..., Any] = internals.fresh_code(cache, data)(seeded)
+        """The function with the caches of this task, and lm-eval's seeds."""
+        fresh: Callable[..., Any] = internals.fresh_code(cache, data)(internals.order_of_lm_eval()(function))
         return fresh
 
     return alone

@@ -28,9 +28,9 @@ from lm_validity.cells.trials.training import Arm, Batch, LogitsAndLabels, Resid
 from lm_validity.cells.workers import resolve_device
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file
-from lm_validity.run.cell import Job, derive_seed, recipe_hash
+from lm_validity.run.cell import Job, TrialCell, derive_seed, recipe_hash
 from lm_validity.run.inputs import own_files
-from lm_validity.run.rules.pretrain_on_test import ARMS, PRETRAIN_ON_TEST, TaskData, TrialCell, TrialPlan, make_plan
+from lm_validity.run.rules.pretrain_on_test import ARMS, PRETRAIN_ON_TEST, TaskData, TrialPlan, make_plan
 from lm_validity.run.store import Address
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.schema import PROBABILITIES, TRIALS, write_table

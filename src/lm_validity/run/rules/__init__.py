@@ -3,43 +3,18 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lm_validity.run.cell import BenchmarkCell, Cell, CellT, Job
+from lm_validity.run.cell import Cell, CellT, Job
 from lm_validity.run.rules.base import Rule
-from lm_validity.run.rules.benchmarks import (
-    EVALUATE_ADAPTER,
-    EVALUATE_MODEL,
-    FINETUNE_ADAPTER,
-    SELECT_ADAPTER,
-    SELECT_PROMPT,
-    BenchmarkRule,
-    ScoringRule,
-)
+from lm_validity.run.rules.benchmarks import OF_BENCHMARKS
 from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
 
 # which rule belongs to which kind of cell only the name of a cell's rule says
-RULES: dict[str, Rule[Any, Any]] = {
-    rule.name: rule
-    for rule in (EVALUATE_MODEL, FINETUNE_ADAPTER, SELECT_PROMPT, SELECT_ADAPTER, EVALUATE_ADAPTER, PRETRAIN_ON_TEST)
-}
+RULES: dict[str, Rule[Any, Any]] = {rule.name: rule for rule in (*OF_BENCHMARKS, PRETRAIN_ON_TEST)}
 
 
 def rule_of(owner: CellT | Job[CellT]) -> Rule[CellT, Any]:
     """The rule of a cell or job."""
     return RULES[owner.rule]
-
-
-def benchmark_rule_of(cell: BenchmarkCell) -> BenchmarkRule:
-    """The rule of a cell of a model and a benchmark."""
-    rule = RULES[cell.rule]
-    assert isinstance(rule, BenchmarkRule)
-    return rule
-
-
-def scoring_rule_of(cell: BenchmarkCell) -> ScoringRule:
-    """The rule of a cell that is a score."""
-    rule = RULES[cell.rule]
-    assert isinstance(rule, ScoringRule)
-    return rule
 
 
 def read_cell(values: Mapping[str, object]) -> Cell:

@@ -7,7 +7,7 @@ Standard library, pydantic and PyYAML only: the Snakefile asks at parse time.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, NamedTuple, TypeVar
@@ -53,6 +53,8 @@ class Participants:
     def __init__(self, run: Run):
         self.run = run
         self.configuration = run.configuration
+        # minutes that a job may take, where its cells are as many as fit into that
+        self.longest_job = 60.0 * run.configuration.batching.job_hours
 
     def takes_part(self, row: Model | Benchmark, study: str) -> bool:
         """Whether the run has the study and the row is in it."""
@@ -109,8 +111,7 @@ class Participants:
     def rounds(self, model: str) -> list[tuple[str, tuple[str, ...]]]:
         """(end of its batches' names, benchmarks that the model is fine-tuned on) of each round of the plan.
 
-        Only later rounds have an end, so that a further round renames no job of an earlier one. The first plan of a run
-        may regroup its jobs; their finished cells are found in the store.
+        The first plan of a run may regroup its jobs; their finished cells are found in the store.
         """
         everything = self.benchmarks("agreement")
         if self.run.plan is None:
@@ -119,17 +120,42 @@ class Participants:
         for name in everything:
             if (model, name) in self.run.plan:
                 by_round.setdefault(self.run.plan[model, name].round, []).append(name)
-        return [(end_of_round(number), tuple(names)) for number, names in sorted(by_round.items())]
+        return [(self.end_of_round(number), tuple(names)) for number, names in sorted(by_round.items())]
 
-    @property
-    def longest_job(self) -> float:
-        """Minutes that a job may take, where its cells are as many as fit into that."""
-        return 60.0 * self.configuration.batching.job_hours
+    def end_of_round(self, number: int) -> str:
+        """The end of the names of a round's jobs. The first has none: so a later round renames no job of an earlier
+        one."""
+        return f".round{number}" if number > 1 else ""
 
 
-def end_of_round(number: int) -> str:
-    """The end of the names of a round's jobs. The first has none; so a later round renames no job of an earlier one."""
-    return f".round{number}" if number > 1 else ""
+class Batched(NamedTuple):
+    """A group of neighbours in a list, which share a job."""
+
+    name: str
+    members: tuple[str, ...]
+
+
+def make_groups(
+    minutes: Mapping[str, float], size: int | str, noun: str, longest: float = 0.0, prefix: str = ""
+) -> list[Batched]:
+    """Cut the keys of `minutes`, in order, into runs of at most `size` ("all": one run; "auto": as many as take at most
+    `longest` together; what takes longer is alone), each named for its files.
+
+    A run of one is named by its member; the whole list is `all-<noun>`; others `group-<i>-of-<n>-<noun>`.
+    """
+    cuts: list[list[str]] = []
+    total = 0.0
+    for member, duration in minutes.items():
+        total += duration
+        if not cuts or (total > longest if size == "auto" else len(cuts[-1]) == size):
+            cuts.append([])
+            total = duration
+        cuts[-1].append(member)
+    if len(cuts) == 1 < len(minutes):
+        return [Batched(f"all-{noun}", tuple(minutes))]
+    if len(cuts) == len(minutes):
+        return [Batched(f"{prefix}{member}", (member,)) for member in minutes]
+    return [Batched(f"group-{i}-of-{len(cuts)}-{noun}", tuple(cut)) for i, cut in enumerate(cuts, 1)]
 
 
 def size_class(run: Run, row: Model | BiasModel) -> SizeClass:
@@ -166,6 +192,7 @@ class Rule(ABC, Generic[CellT, RowT]):
     cell_type: ClassVar[Callable[..., Cell]]
     worker: ClassVar[str]  # "module:name" under `cells/`, imported by the job that computes
     sheet: ClassVar[Literal["models", "language_models"]] = "models"  # of `Run`: where the ids of its models are
+    protocol: ClassVar[Literal["direct", "train_before_test"]] = "direct"  # that scores belong to
     tables: ClassVar[tuple[str, ...]] = ()  # the merged tables that its cells are rows of
     parts: ClassVar[tuple[str, ...]] = ("",)  # a job declares a manifest for each
     reads_records = True  # of its models; False: the manifests that its jobs read already depend on them
@@ -193,10 +220,6 @@ class Rule(ABC, Generic[CellT, RowT]):
         """Which of `parts` lists the cell."""
         return ""
 
-    def model_records(self, run: Run, job: Job[CellT]) -> list[str]:
-        """The login node's record of the model, unless a manifest that the job reads already depends on it."""
-        return [f"{run.results}/prefetch/{self.sheet}/{job.model}.json"] if self.reads_records else []
-
     @abstractmethod
     def data_files(self, run: Run, job: Job[CellT]) -> list[str]:
         """The files of documents, and what the login node wrote about them, that a job reads."""
@@ -210,10 +233,6 @@ class Rule(ABC, Generic[CellT, RowT]):
     @abstractmethod
     def settings(self, run: Run, job: Job[CellT]) -> str:
         """A job's recipe settings in one line: Snakemake reruns the job when it changes, and for nothing else."""
-
-    def settings_key(self, run: Run, job: Job[CellT]) -> tuple[object, ...]:
-        """Jobs of a rule with equal keys have equal settings, so that they are described once."""
-        return job
 
     def recipe(self, records: "Workspace", cell: CellT) -> Recipe:
         """Everything that determines the cell's numbers and nothing else; rule and version are added. Every rule with

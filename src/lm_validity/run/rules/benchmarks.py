@@ -1,17 +1,17 @@
 """The rules of models and benchmarks: scores of models as they come, fine-tunes, selections on validation, and the look
 at test."""
 
-from abc import abstractmethod
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Iterable, Iterator
+from itertools import product
+from typing import TYPE_CHECKING
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
 from lm_validity.errors import InputError, again
-from lm_validity.run.cell import Batched, BenchmarkCell, Choice, Job, Prompt, Recipe, given, make_groups
-from lm_validity.run.rules.base import LEAST_MINUTES, PASSES_A_STEP, Effort, Participants, Rule
-from lm_validity.run.scoring import document_bos, sampling_runs, sampling_settings, scoring_settings
+from lm_validity.run.cell import BenchmarkCell, Choice, Job, Prompt, Recipe, given
+from lm_validity.run.rules.base import LEAST_MINUTES, PASSES_A_STEP, Batched, Effort, Participants, Rule, make_groups
+from lm_validity.run.scoring import sampling_runs, sampling_settings, scoring_settings
 
 if TYPE_CHECKING:
     from lm_validity.run.workspace import Workload, Workspace
@@ -27,7 +27,6 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
     """A rule whose cells are of one model and one benchmark."""
 
     cell_type = BenchmarkCell
-    protocol: ClassVar[Literal["direct", "train_before_test"]] = "direct"  # that its cells belong to
 
     def splits(self, cell: BenchmarkCell) -> tuple[str, ...]:
         """The splits whose documents a cell reads."""
@@ -53,28 +52,47 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
         minutes = sum(self.asked_minutes(of_size, run.benchmarks[cell.benchmark].output_type) for cell in job.cells)
         return max(LEAST_MINUTES, int(minutes * attempt))
 
-    def minutes_by_benchmark(self, plan: Participants, model: str, benchmarks: tuple[str, ...]) -> dict[str, float]:
+    def minutes_of(self, plan: Participants, model: str, benchmarks: Iterable[str]) -> dict[str, float]:
         """Benchmark -> minutes that a cell of the model asks for."""
         of_size, rows = self.size_class(plan.run, model), plan.run.benchmarks
         return {name: self.asked_minutes(of_size, rows[name].output_type) for name in benchmarks}
 
+    # ---- jobs ---------------------------------------------------------------------------------------------------
+
+    def rounds(self, plan: Participants) -> Iterator[tuple[str, str, dict[str, float]]]:
+        """(model, end of its batches' names, `minutes_of` the benchmarks that it is fine-tuned on) by round of the
+        plan."""
+        for model in plan.models("agreement"):
+            for end, benchmarks in plan.rounds(model.model):
+                yield model.model, end, self.minutes_of(plan, model.model, benchmarks)
+
+    def groups(self, plan: Participants, minutes: dict[str, float]) -> list[Batched]:
+        """Benchmarks that share a job by `batching.evaluate_adapter`."""
+        size = plan.configuration.batching.evaluate_adapter.benchmarks
+        return make_groups(minutes, size, "benchmarks", plan.longest_job)
+
+    def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
+        """One for each model, round of the plan, of `groups` and seed, with a cell for each benchmark and run: as of
+        what takes place after the fine-tunes."""
+        for model, end, minutes in self.rounds(plan):
+            for group, seed in product(self.groups(plan, minutes), plan.configuration.finetuning.seeds):
+                cells = tuple(
+                    BenchmarkCell(self.name, model, name, seed=seed, run=run)
+                    for name in group.members
+                    for run in self.runs(plan.run, name)
+                )
+                yield Job(self.name, model, f"{group.name}.seed{seed}{end}", cells)
+
     # ---- settings -----------------------------------------------------------------------------------------------
 
-    def settings_key(self, run: Run, job: Job[BenchmarkCell]) -> tuple[object, ...]:
-        """(dtype, document_bos, the cells without rule and model)."""
-        # without the model: most models share what can differ by it
-        cells = tuple(cell[2:] for cell in job.cells)
-        return (self.row(run, job.model).dtype, document_bos(run, job.model), cells)
-
     def settings(self, run: Run, job: Job[BenchmarkCell]) -> str:
-        """Words `key=value`: which cells they are and `job_settings`, then what all benchmarks have in common, then
-        what each has of its own as `benchmark.key=value`, or its bare name."""
+        """Words `key=value`: which cells they are, then what all benchmarks have in common, then what each has of its
+        own as `benchmark.key=value`, or its bare name."""
         # which cells: a list in the configuration may grow while the batch keeps its name
         words = list[str]()
         for name in ("checkpoint", "learning_rate", "seed", "run", "split"):
             values = dict.fromkeys(str(getattr(cell, name)) for cell in job.cells if getattr(cell, name) is not None)
             words += [f"{name}={','.join(values)}"] if values else []
-        words += self.job_settings(run)
         parts = {cell.benchmark: self.cell_settings(run, cell) for cell in job.cells}
         first = next(iter(parts.values()))
         common = {key: value for key, value in first.items() if all(part.get(key) == value for part in parts.values())}
@@ -83,10 +101,6 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
             settings_of_benchmarks = [f"{benchmark}.{key}={value}" for key, value in part.items() if key not in common]
             words += settings_of_benchmarks or [benchmark]
         return " ".join(words)
-
-    def job_settings(self, run: Run) -> list[str]:
-        """Settings that are no single cell's, as words of the settings line."""
-        return []
 
     def cell_settings(self, run: Run, cell: BenchmarkCell) -> Recipe:
         """What the configuration says that can change a cell's numbers, but for what the cell itself names."""
@@ -113,32 +127,21 @@ class ScoringRule(BenchmarkRule):
 
     tables = ("scores", "items")
 
-    @abstractmethod
-    def scored_split(self, cell: BenchmarkCell) -> str:
-        """The split whose documents are scored."""
-
     def splits(self, cell: BenchmarkCell) -> tuple[str, ...]:
         """Only the split that is scored."""
-        return (self.scored_split(cell),)
-
-    @abstractmethod
-    def scored_prompt(self, records: "Workspace", cell: BenchmarkCell) -> Prompt:
-        """The prompt that the model is asked with."""
+        return (cell.scored_split,)
 
     def efforts(self, work: "Workload", cell: BenchmarkCell) -> list[Effort]:
         """Scoring the split."""
-        return [work.scoring(self.row(work.run, cell.model), cell.benchmark, self.scored_split(cell))]
+        return [work.scoring(self.row(work.run, cell.model), cell.benchmark, cell.scored_split)]
 
     def stored_bytes(self, work: "Workload", cell: BenchmarkCell) -> float:
         """Bytes of an item's row for every document of the split, and of the cell's small files."""
-        return ITEM_BYTES * work.documents(cell.benchmark, self.scored_split(cell)) + RECORD_BYTES
+        return ITEM_BYTES * work.documents(cell.benchmark, cell.scored_split) + RECORD_BYTES
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Rule `evaluate_model`: zero-shot scores of untouched models, at every checkpoint asked for.
-
-# (checkpoint, benchmark, prompt) -> splits to score
-Wanted = dict[tuple[str, str, Prompt], tuple[str, ...]]
 
 
 class EvaluateModel(ScoringRule):
@@ -158,67 +161,51 @@ class EvaluateModel(ScoringRule):
 
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
         """Jobs by model, group of benchmarks, group of checkpoints and prompt."""
-        agreement = {model.model for model in plan.models("agreement")}
-        signal = {model.model for model in plan.models("signal")}
+        size = plan.configuration.batching.evaluate_model
         for model in plan.run.models.values():
-            wanted_cells = self._wanted(plan, model, agreement=model.model in agreement, signal=model.model in signal)
-            yield from self._jobs_of(plan, model.model, wanted_cells)
+            cells = self._cells(plan, model)
+            points = dict.fromkeys(checkpoint for checkpoint, _, _ in cells)
+            minutes = self.minutes_of(plan, model.model, plan.run.benchmarks)
+            of_all = {
+                name: minutes[name] * max(len(own) for (_, benchmark, _), own in cells.items() if benchmark == name)
+                for name in plan.run.benchmarks
+                if any(name == benchmark for _, benchmark, _ in cells)
+            }
+            for of_benchmarks in make_groups(of_all, size.benchmarks, "benchmarks", plan.longest_job):
+                of_one = dict.fromkeys(points, sum(of_all[name] for name in of_benchmarks.members))
+                for of_points in make_groups(of_one, size.checkpoints, "checkpoints", plan.longest_job):
+                    for prompt in dict.fromkeys(prompt for _, _, prompt in cells):
+                        keys = product(of_points.members, of_benchmarks.members, [prompt])
+                        of_job = tuple(cell for key in keys for cell in cells.get(key, ()))
+                        if of_job:
+                            batch = f"{of_benchmarks.name}.{of_points.name}.{prompt}"
+                            yield Job(self.name, model.model, batch, of_job)
 
-    def _wanted(self, plan: Participants, model: Model, *, agreement: bool, signal: bool) -> Wanted:
-        """What of a model is scored. Selection needs validation; curves need test only."""
-        wanted_cells: Wanted = {}
-        if signal:
-            for point in model.checkpoints:
-                for benchmark in plan.benchmarks("signal"):
-                    wanted_cells[point.checkpoint, benchmark, "plain"] = ("test",)
-        if agreement:
-            for benchmark in plan.benchmarks("agreement"):
+    def _cells(self, plan: Participants, model: Model) -> dict[tuple[str, str, Prompt], list[BenchmarkCell]]:
+        """(checkpoint, benchmark, prompt) -> what of a model is scored. Selection needs validation; curves and other
+        wordings need test only."""
+        splits: dict[tuple[str, str, Prompt], tuple[str, ...]] = {}
+        if plan.takes_part(model, "signal"):
+            for point, benchmark in product(model.checkpoints, plan.benchmarks("signal")):
+                splits[point.checkpoint, benchmark, "plain"] = ("test",)
+        if plan.takes_part(model, "agreement"):
+            for benchmark in (*plan.benchmarks("agreement"), *plan.variants):
                 for prompt in plan.prompts(model.model, benchmark):
-                    wanted_cells["final", benchmark, prompt] = ("validation", "test")
-            for variant in plan.variants:
-                for prompt in plan.prompts(model.model, variant):
-                    wanted_cells["final", variant, prompt] = ("test",)
-        return wanted_cells
-
-    def _jobs_of(self, plan: Participants, model: str, wanted_cells: Wanted) -> Iterator[Job[BenchmarkCell]]:
-        size, longest = plan.configuration.batching.evaluate_model, plan.longest_job
-        points = tuple(dict.fromkeys(checkpoint for checkpoint, _, _ in wanted_cells))
-        benchmarks = tuple(name for name in plan.run.benchmarks if any(name == b for _, b, _ in wanted_cells))
-        minutes = {
-            name: asked_minutes
-            * max(
-                sum(len(sampling_runs(plan.run, name, split)) for split in splits)
-                for (_, benchmark, _), splits in wanted_cells.items()
-                if benchmark == name
-            )
-            for name, asked_minutes in self.minutes_by_benchmark(plan, model, benchmarks).items()
+                    of_test = benchmark in plan.variants
+                    splits["final", benchmark, prompt] = ("test",) if of_test else ("validation", "test")
+        return {
+            (checkpoint, benchmark, prompt): [
+                self.cell(model.model, benchmark, checkpoint, prompt, split, run)
+                for split in names
+                for run in sampling_runs(plan.run, benchmark, split)
+            ]
+            for (checkpoint, benchmark, prompt), names in splits.items()
         }
-        for of_benchmarks in make_groups(benchmarks, size.benchmarks, "benchmarks", minutes=minutes, longest=longest):
-            of_one = dict.fromkeys(points, sum(minutes[name] for name in of_benchmarks.members))
-            for of_points in make_groups(points, size.checkpoints, "checkpoints", minutes=of_one, longest=longest):
-                for prompt in dict.fromkeys(prompt for _, _, prompt in wanted_cells):
-                    cells = tuple(
-                        self.cell(model, benchmark, checkpoint, prompt, split, run)
-                        for checkpoint in of_points.members
-                        for benchmark in of_benchmarks.members
-                        for split in wanted_cells.get((checkpoint, benchmark, prompt), ())
-                        for run in sampling_runs(plan.run, benchmark, split)
-                    )
-                    if cells:
-                        yield Job(self.name, model, f"{of_benchmarks.name}.{of_points.name}.{prompt}", cells)
 
     def part(self, cell: BenchmarkCell) -> str:
         """`.validation` or `.test`, by the cell's split: what is chosen on validation reads no manifest of test
         scores."""
         return f".{cell.split}"
-
-    def scored_split(self, cell: BenchmarkCell) -> str:
-        """The split that the cell names."""
-        return given(cell.split)
-
-    def scored_prompt(self, records: "Workspace", cell: BenchmarkCell) -> Prompt:
-        """The prompt that the cell names."""
-        return given(cell.prompt)
 
     def recipe(self, records: "Workspace", cell: BenchmarkCell) -> Recipe:
         """How documents are scored, with the digests of the checkpoint and of the split. Raises InputError where the
@@ -256,32 +243,24 @@ class FinetuneAdapter(BenchmarkRule):
 
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
         """One for each model, round of the plan, group of benchmarks, prompt, group of learning rates and seed."""
-        for model in plan.models("agreement"):
-            for end, benchmarks in plan.rounds(model.model):
-                yield from self._jobs_of(plan, model, benchmarks, end)
-
-    def _jobs_of(
-        self, plan: Participants, model: Model, benchmarks: tuple[str, ...], end: str
-    ) -> Iterator[Job[BenchmarkCell]]:
-        """The jobs of a model in one round of the plan, whose names have that round's `end`."""
         settings, size = plan.configuration.finetuning, plan.configuration.batching.finetune_adapter
         rates = settings.learning_rates
-        asked_minutes = self.minutes_by_benchmark(plan, model.model, benchmarks)
         in_a_job = len(rates) if isinstance(size.learning_rates, str) else min(size.learning_rates, len(rates))
-        of_all = {name: minutes * in_a_job for name, minutes in asked_minutes.items()}
-        for group in make_groups(benchmarks, size.benchmarks, "benchmarks", minutes=of_all, longest=plan.longest_job):
-            a_rate = dict.fromkeys(rates, sum(asked_minutes[name] for name in group.members))
-            of_rates = make_groups(rates, size.learning_rates, "rates", "lr", minutes=a_rate, longest=plan.longest_job)
-            for prompt, members in _by_prompt(plan, model.model, group.members).items():
-                for together in of_rates:
-                    for seed in settings.seeds:
-                        cells = tuple(
-                            self.cell(model.model, benchmark, prompt, rate, seed)
-                            for benchmark in members
-                            for rate in together.members
-                        )
-                        batch = f"{group.name}.{prompt}.{together.name}.seed{seed}{end}"
-                        yield Job(self.name, model.model, batch, cells)
+        for model, end, minutes in self.rounds(plan):
+            of_all = {name: duration * in_a_job for name, duration in minutes.items()}
+            for group in make_groups(of_all, size.benchmarks, "benchmarks", plan.longest_job):
+                a_rate = dict.fromkeys(rates, sum(minutes[name] for name in group.members))
+                of_rates = make_groups(a_rate, size.learning_rates, "rates", plan.longest_job, "lr")
+                prompts = {name: plan.prompts(model, name) for name in group.members}
+                of_prompts = dict.fromkeys(prompt for of_one in prompts.values() for prompt in of_one)
+                for prompt, together, seed in product(of_prompts, of_rates, settings.seeds):
+                    cells = tuple(
+                        self.cell(model, benchmark, prompt, rate, seed)
+                        for benchmark in group.members
+                        for rate in together.members
+                        if prompt in prompts[benchmark]
+                    )
+                    yield Job(self.name, model, f"{group.name}.{prompt}.{together.name}.seed{seed}{end}", cells)
 
     def cell(self, model: str, benchmark: str, prompt: Prompt, learning_rate: str, seed: int) -> BenchmarkCell:
         """The cell that fine-tunes a model on a benchmark at one learning rate with one seed."""
@@ -300,24 +279,18 @@ class FinetuneAdapter(BenchmarkRule):
 
     # ---- settings and recipe ------------------------------------------------------------------------------------
 
-    def training_settings(self, run: Run, benchmark: str) -> Recipe:
-        """What the configuration says that can change a fine-tune, without its learning rate and seed."""
-        row = run.benchmarks[benchmark]
-        settings = run.configuration.finetuning.determining(OF_ALL_CELLS)
-        return {"metric": row.metric, "higher_is_better": row.higher_is_better, **settings}
-
     def cell_settings(self, run: Run, cell: BenchmarkCell) -> Recipe:
-        """Those of scoring on validation, and those of training."""
-        return super().cell_settings(run, cell) | self.training_settings(run, cell.benchmark)
+        """Those of scoring on validation, and those of training, without its learning rate and seed."""
+        return super().cell_settings(run, cell) | run.configuration.finetuning.determining(OF_ALL_CELLS)
 
     def recipe(self, records: "Workspace", cell: BenchmarkCell) -> Recipe:
         """How validation is scored, how training goes, the digests of the model and of both splits, and the cell's
         learning rate and seed."""
-        model, settings = records.model_record(cell.model), self.training_settings(records.run, cell.benchmark)
-        settings |= self.mask_settings(records.run, cell.model, records.run.configuration.finetuning.dropout)
+        run, model = records.run, records.model_record(cell.model)
+        settings = self.scoring_recipe(records, cell, given(cell.prompt)) | self.cell_settings(run, cell)
         return (
-            self.scoring_recipe(records, cell, given(cell.prompt))
-            | settings
+            settings
+            | self.mask_settings(run, cell.model, run.configuration.finetuning.dropout)
             | {
                 "model": model["checkpoints"]["final"]["digest"],
                 "train": records.split_record(cell.benchmark, "train")["digest"],
@@ -347,41 +320,7 @@ class FinetuneAdapter(BenchmarkRule):
         return work.adapter_bytes(self.row(work.run, cell.model)) + RECORD_BYTES
 
 
-def _by_prompt(plan: Participants, model: str, benchmarks: tuple[str, ...]) -> dict[Prompt, list[str]]:
-    """Prompt -> the benchmarks that the model is tried on with it."""
-    by_prompt: dict[Prompt, list[str]] = {}
-    for benchmark in benchmarks:
-        for prompt in plan.prompts(model, benchmark):
-            by_prompt.setdefault(prompt, []).append(benchmark)
-    return by_prompt
-
-
 FINETUNE_ADAPTER = FinetuneAdapter()
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What the rules share that take place after the fine-tunes: the selections on validation and the look at test.
-
-
-def adapter_groups(rule: BenchmarkRule, plan: Participants, model: Model, benchmarks: tuple[str, ...]) -> list[Batched]:
-    """Benchmarks of a model that share a job by `batching.evaluate_adapter`, as evaluations of adapters take."""
-    size = plan.configuration.batching.evaluate_adapter
-    minutes = rule.minutes_by_benchmark(plan, model.model, benchmarks)
-    return make_groups(benchmarks, size.benchmarks, "benchmarks", minutes=minutes, longest=plan.longest_job)
-
-
-def jobs_by_seed(rule: BenchmarkRule, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
-    """A job for each model, round of the plan, of `adapter_groups` and seed, with a cell for each benchmark."""
-    for model in plan.models("agreement"):
-        for end, benchmarks in plan.rounds(model.model):
-            for group in adapter_groups(rule, plan, model, benchmarks):
-                for seed in plan.configuration.finetuning.seeds:
-                    cells = tuple(
-                        BenchmarkCell(rule.name, model.model, name, seed=seed, run=run)
-                        for name in group.members
-                        for run in rule.runs(plan.run, name)
-                    )
-                    yield Job(rule.name, model.model, f"{group.name}.seed{seed}{end}", cells)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -402,24 +341,18 @@ class SelectPrompt(BenchmarkRule):
         """The cell that chooses the prompt of a model on a benchmark by validation."""
         return BenchmarkCell(self.name, model, benchmark)
 
-    def has_choice(self, plan: Participants, model: str, benchmark: str) -> bool:
-        """Whether there is anything to choose."""
-        return len(plan.prompts(model, benchmark)) > 1
-
     def choice_for(self, plan: Participants, score: BenchmarkCell) -> BenchmarkCell | None:
         """The cell whose choice says whether a score counts; None where there was nothing to choose. Signal curves have
         one prompt, and an adapter's was chosen with it."""
         direct = score.rule == EVALUATE_MODEL.name and score.checkpoint == "final"
-        chosen = direct and self.has_choice(plan, score.model, score.benchmark)
+        chosen = direct and len(plan.prompts(score.model, score.benchmark)) > 1
         return self.cell(score.model, score.benchmark) if chosen else None
 
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
         """One for each model and group of benchmarks, planned or not, in which there is something to choose."""
-        # direct scores are taken of every benchmark, planned or not
-        benchmarks = plan.benchmarks("agreement")
         for model in plan.models("agreement"):
-            for group in adapter_groups(self, plan, model, benchmarks):
-                open_choice = (name for name in group.members if self.has_choice(plan, model.model, name))
+            for group in self.groups(plan, self.minutes_of(plan, model.model, plan.benchmarks("agreement"))):
+                open_choice = (name for name in group.members if len(plan.prompts(model.model, name)) > 1)
                 cells = tuple(self.cell(model.model, name) for name in open_choice)
                 if cells:
                     yield Job(self.name, model.model, group.name, cells)
@@ -448,13 +381,9 @@ class SelectAdapter(BenchmarkRule):
     tables = ("selections",)
     on_login_node = True
 
-    def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
-        """One for each model, round of the plan, group of benchmarks and seed."""
-        return jobs_by_seed(self, plan)
-
-    def job_settings(self, run: Run) -> list[str]:
-        """The learning rates that it chooses from, so that it chooses again when the list changes."""
-        return [f"candidates={','.join(run.configuration.finetuning.learning_rates)}"]
+    def cell_settings(self, run: Run, cell: BenchmarkCell) -> Recipe:
+        """With the learning rates that it chooses from, so that it chooses again when the list changes."""
+        return {"candidates": ",".join(run.configuration.finetuning.learning_rates)} | super().cell_settings(run, cell)
 
     def candidates(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
         """The fine-tunes that a selection of (model, benchmark, seed) chooses from: prompts × learning rates."""
@@ -493,21 +422,9 @@ class EvaluateAdapter(ScoringRule):
     reads_records = False
     protocol = "train_before_test"
 
-    def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
-        """One for each model, round of the plan, group of benchmarks and seed, as those of `select_adapter`."""
-        return jobs_by_seed(self, plan)
-
     def runs(self, run: Run, benchmark: str) -> tuple[int | None, ...]:
         """The runs of sampled answers on the test split, (None,) where answers are not sampled."""
         return sampling_runs(run, benchmark, "test")
-
-    def scored_split(self, cell: BenchmarkCell) -> str:
-        """The split on which the cell is scored, which is always test."""
-        return "test"
-
-    def scored_prompt(self, records: "Workspace", cell: BenchmarkCell) -> Prompt:
-        """The prompt that the selection chose. Raises as `Workspace.selection` where there is none."""
-        return records.selection(cell)["prompt"]
 
     def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
         """The selection, and the direct test scores with every prompt, of which one is the result where no adapter was
@@ -529,7 +446,7 @@ class EvaluateAdapter(ScoringRule):
         """What determines an adapter's score. Its selection must be there: the recipe names the adapter and the prompt
         chosen."""
         selection = records.selection(cell)
-        trained = records.stored(given(selection["folder"]))
+        trained = records.store.read(given(selection["folder"]))
         return self.scoring_recipe(records, cell, selection["prompt"]) | {
             "model": records.model_record(cell.model)["checkpoints"]["final"]["digest"],
             "adapter": trained["result"]["adapter_sha256"],
@@ -538,3 +455,4 @@ class EvaluateAdapter(ScoringRule):
 
 
 EVALUATE_ADAPTER = EvaluateAdapter()
+OF_BENCHMARKS = (EVALUATE_MODEL, FINETUNE_ADAPTER, SELECT_PROMPT, SELECT_ADAPTER, EVALUATE_ADAPTER)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -12,8 +12,8 @@ from lm_validity.config.load import Run
 from lm_validity.config.rows import Positive
 from lm_validity.config.sections import Adapter, HeadTraining, Prompting, TextTraining
 from lm_validity.config.sheets import BiasModel
-from lm_validity.run.cell import Job, Recipe, TextsRecord, make_groups
-from lm_validity.run.rules.base import LEAST_MINUTES, PASSES_A_STEP, Effort, Participants, Rule, end_of_round
+from lm_validity.run.cell import Job, Recipe, TextsRecord, TrialCell
+from lm_validity.run.rules.base import LEAST_MINUTES, PASSES_A_STEP, Effort, Participants, Rule, make_groups
 
 if TYPE_CHECKING:
     from lm_validity.run.workspace import Workload, Workspace
@@ -29,36 +29,7 @@ COST_ONLY = ("gradient_checkpointing",)
 SETTINGS = ("architecture", "dtype", "drop_duplicate_texts", "planted_leak", "seeds")
 
 
-class TrialCell(NamedTuple):
-    """Subsamples `first` to `last` of one (experiment, language model, task, m, n)."""
-
-    rule: str
-    model: str
-    experiment: str
-    task: str
-    m: int
-    n: int
-    first: int
-    last: int
-
-    @property
-    def name(self) -> str:
-        """The cell within its language model, e.g. `head.ag_news.m50.n200.subsamples1-25`."""
-        return f"{self.experiment}.{self.task}.m{self.m}.n{self.n}.subsamples{self.first}-{self.last}"
-
-    @property
-    def subject(self) -> str:
-        """What the cell is about: its task."""
-        return self.task
-
-    @property
-    def count(self) -> int:  # type: ignore[override] # a cell is no sequence, though a tuple has this name
-        """Number of subsamples that the cell computes."""
-        return self.last - self.first + 1
-
-
 Architecture = Literal["masked", "causal"]
-Method = Literal["head", "zero_shot"]
 Seeds = Literal["varied", "fixed"]
 
 
@@ -86,41 +57,33 @@ class Classification(HeadTraining):
     prompt_characters: zero-shot prompts quote this much of a text. predict_batch: cost only.
     """
 
-    method: Method = "head"
+    method: Literal["head", "zero_shot"] = "head"
     prompt_characters: Positive = Prompting.model_fields["prompt_characters"].default
     predict_batch: Positive = 64
 
 
-def _text_pretraining(run: Run, cell: TrialCell) -> Pretraining:
-    settings = run.bias.pretraining
-    masked = run.language_models[cell.model].architecture == "masked"
-    epochs = run.bias.experiments[cell.experiment].pretraining_epochs
-    return Pretraining(
-        **settings.model_dump(exclude={"masked_epochs", "causal_epochs", "batch_size"}),
-        epochs=epochs or (settings.masked_epochs if masked else settings.causal_epochs),
-        batch_size=run.tasks[cell.task].pretraining_batch or settings.batch_size,
-        adapter=None,
-    )
+def _pretraining(run: Run, cell: TrialCell) -> Pretraining:
+    experiment, task = run.bias.experiments[cell.experiment], run.tasks[cell.task]
+    if experiment.method == "zero_shot":
+        prompting = run.bias.zero_shot
+        epochs, size = prompting.epochs, task.pretraining_batch or prompting.batch_size
+        values = prompting.model_dump(include={"learning_rate", "max_length", *COST_ONLY}) | {"weight_decay": 0.0}
+        values["adapter"] = prompting.model_dump(include=set(Adapter.model_fields))
+        if experiment.packing:  # one packed sequence a step
+            values |= {"packing": prompting.packed_texts, "max_length": prompting.packed_max_length}
+            size = 1
+    else:
+        settings = run.bias.pretraining
+        masked = run.language_models[cell.model].architecture == "masked"
+        epochs = settings.masked_epochs if masked else settings.causal_epochs
+        size = task.pretraining_batch or settings.batch_size
+        values = settings.model_dump(include=set(TextTraining.model_fields) - {"batch_size"}) | {"adapter": None}
+    return Pretraining(epochs=experiment.pretraining_epochs or epochs, batch_size=size, **values)
 
 
-def _prompt_pretraining(run: Run, cell: TrialCell) -> Pretraining:
-    settings, experiment = run.bias.zero_shot, run.bias.experiments[cell.experiment]
-    values = Pretraining(
-        epochs=experiment.pretraining_epochs or settings.epochs,
-        batch_size=run.tasks[cell.task].pretraining_batch or settings.batch_size,
-        learning_rate=settings.learning_rate,
-        max_length=settings.max_length,
-        weight_decay=0.0,
-        adapter=Adapter(**settings.model_dump(include={"rank", "alpha", "dropout", "quantization"})),
-        **settings.model_dump(include=set(COST_ONLY)),
-    )
-    if experiment.packing:  # one packed sequence a step
-        packed = {"packing": settings.packed_texts, "max_length": settings.packed_max_length, "batch_size": 1}
-        return values.model_copy(update=packed)
-    return values
-
-
-def _head(run: Run, cell: TrialCell) -> Classification:
+def _classification(run: Run, cell: TrialCell) -> Classification:
+    if run.bias.experiments[cell.experiment].method == "zero_shot":
+        return Classification(method="zero_shot", prompt_characters=run.bias.zero_shot.prompt_characters)
     settings, task = run.bias.training, run.tasks[cell.task]
     masked = run.language_models[cell.model].architecture == "masked"
     return Classification(
@@ -236,9 +199,6 @@ def plan_values(run: Run, cell: TrialCell) -> TrialPlan:
     """The plan of a cell without its files: what the configuration and the sheets say that its trials depend on. Of
     pretraining and classification the fields that they say something of are set (`model_fields_set`)."""
     row, experiment = run.language_models[cell.model], run.bias.experiments[cell.experiment]
-    zero_shot = experiment.method == "zero_shot"
-    prompt_characters = run.bias.zero_shot.prompt_characters
-    prompting = Classification(method="zero_shot", prompt_characters=prompt_characters)
     return TrialPlan(
         experiment=cell.experiment,
         language_model=cell.model,
@@ -248,13 +208,13 @@ def plan_values(run: Run, cell: TrialCell) -> TrialPlan:
         m=cell.m,
         n=cell.n,
         subsamples=tuple(range(cell.first, cell.last + 1)),
-        pretraining=_prompt_pretraining(run, cell) if zero_shot else _text_pretraining(run, cell),
-        classification=prompting if zero_shot else _head(run, cell),
+        pretraining=_pretraining(run, cell),
+        classification=_classification(run, cell),
         seeds=run.bias.seeds,
         drop_duplicate_texts=run.bias.drop_duplicate_texts,
         planted_leak=experiment.planted_leak,
         # where all weights are trained: in half precision most of AdamW's steps are smaller than a weight's last bit
-        dtype=row.dtype if zero_shot else "float32",
+        dtype=row.dtype if experiment.method == "zero_shot" else "float32",
         share_base=tuple((n, experiment.count_subsamples(n)) for n in experiment.n if n != cell.n),
     )
 
@@ -292,16 +252,14 @@ class PretrainOnTest(Rule[TrialCell, BiasModel]):
         `batching.pretrain_on_test.cells` says."""
         size = plan.configuration.batching.pretrain_on_test.cells
         for model in plan.run.language_models:
-            rounds: dict[int, list[TrialCell]] = {}
+            rounds: dict[int, dict[str, TrialCell]] = {}
             for number, cell in self.cells_by_round(plan.run, model):
-                rounds.setdefault(number, []).append(cell)
+                rounds.setdefault(number, {})[cell.name] = cell
             for number, cells in sorted(rounds.items()):
-                by_name = {cell.name: cell for cell in cells}
-                for group in make_groups(tuple(by_name), size, "cells"):
+                for group in make_groups(dict.fromkeys(cells, 0.0), size, "cells"):
                     # a batch of one cell has the cell's name
-                    single_member = len(group.members) == 1
-                    name = group.members[0] if single_member else f"{group.name}{end_of_round(number)}"
-                    yield Job(self.name, model, name, tuple(map(by_name.__getitem__, group.members)))
+                    end = plan.end_of_round(number) if len(group.members) > 1 else ""
+                    yield Job(self.name, model, f"{group.name}{end}", tuple(cells[name] for name in group.members))
 
     def cells_by_round(self, run: Run, model: str) -> Iterator[tuple[int, TrialCell]]:
         """(round of the plan, cell) of a language model."""

@@ -1,4 +1,4 @@
-"""Makes this folder's modules importable, finds the test cluster, and prints the table of faults at the end."""
+"""Makes this folder's modules importable, and finds the test cluster."""
 
 import fcntl
 import os
@@ -11,7 +11,7 @@ from filelock import FileLock
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from faults import CONFIG, TARGET, FaultProject, Row, before_training, describe_faults, make_project
+from faults import CONFIG, TARGET, FaultProject, before_training, make_project
 from slurm_cluster import Cluster
 
 
@@ -66,26 +66,10 @@ def undisturbed(root) -> FaultProject:
 
 
 @pytest.fixture
-def show(record_property):
-    """A function that puts a row into the table at the end."""
-    return lambda row: record_property("fault", list(row))
-
-
-@pytest.fixture
-def project(request, undisturbed, tmp_path, show):
+def project(request, undisturbed, tmp_path):
     """A copy of the undisturbed run in which training is still to come."""
     if "alone" not in request.fixturenames:
         request.getfixturevalue("shared")
     project = before_training(undisturbed, tmp_path / "project")
-    project.show = show
     yield project
     project.stop()
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(terminalreporter):
-    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
-    rows = [Row(*value) for report in reports for name, value in report.user_properties if name == "fault"]
-    if rows:
-        terminalreporter.section("faults: one model, one benchmark")
-        terminalreporter.write_line(describe_faults(list(dict.fromkeys(rows))))

@@ -12,9 +12,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from machine import clean_environment, output, wait_for
@@ -39,36 +37,7 @@ size_classes: {miniature: {gpu: 1, cpus: 1, mem_mb: 1000, evaluate_minutes: 2, f
 miniature: {pool: config/fault_miniature.tsv}
 """
 # answers sooner than the profile; everything else is the profile's
-QUICK = (
-    "--slurm-init-seconds-before-status-checks",
-    "4",
-    "--seconds-between-status-checks",
-    "4",
-    "--latency-wait",
-    "15",
-)
-
-
-class Row(NamedTuple):
-    """One line of the table."""
-
-    fault: str
-    survived: str  # how
-    before: int  # cells finished when it struck
-    again: int  # of those, computed once more
-    lost: int  # of those, gone
-    epochs_again: int  # of the cell that was being trained
-
-
-def describe_faults(found: list[Row]) -> str:
-    """The table, for a terminal; docs/how_to/cluster.md says what each fault needs."""
-    head = ("fault", "survived", "finished before", "computed again", "lost", "epochs again")
-    rows = [head, *(tuple(str(field) for field in row) for row in found)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = [
-        "| " + " | ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) + " |" for row in rows
-    ]
-    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
+QUICK = ("--slurm-init-seconds-before-status-checks=4", "--seconds-between-status-checks=4", "--latency-wait=15")
 
 
 def copy_project(folder: Path) -> Path:
@@ -97,7 +66,6 @@ class FaultProject:
         self.programs, self.trouble = BIN, Path(__file__).parent / "bin"
         self.user: dict = {}  # as whom commands run, for subprocess
         self.variables: dict = {}
-        self.show: Callable[[Row], None] = lambda row: None
 
     # ---- running ----------------------------------------------------------------------------------------------------
 
@@ -216,20 +184,13 @@ class FaultProject:
         """Whether a job waits for a cell that another Slurm job computes."""
         return re.search(r"waiting for another job \(.*, Slurm job \d+\)", self.said_by_cells()) is not None
 
-    def record(self, fault: str, survived: str, before: dict[str, int], undisturbed: "FaultProject") -> Row:
-        """One line of the table; the test fails where work was lost, repeated, or the tables are others."""
-        after, epochs = self.sidecars(), self.epochs()
-        again = sum(before[cell] != after.get(cell, before[cell]) for cell in before)
-        lost = sum(cell not in after for cell in before)
-        row = Row(fault, survived, len(before), again, lost, sum(epochs.values()) - len(epochs))
-        self.show(row)
-        assert (row.again, row.lost) == (0, 0)
+    def check(self, before: dict[str, int], undisturbed: "FaultProject") -> None:
+        """Fail where a cell that was finished `before` was lost, computed or begun again, or the tables are others."""
+        assert before.items() <= self.sidecars().items()
         assert self.cells() == undisturbed.cells(), "the same cells with the same bytes"
-        # a cell that was finished is not even begun again
         finished = {cell.split("--")[0] for cell in before if cell.startswith("finetune_adapter")}
         assert all(self.computations()[cell] <= 1 for cell in finished)
         assert self.tables() == undisturbed.tables()
-        return row
 
 
 def _as_from_a_terminal() -> None:

@@ -20,7 +20,7 @@ def test_a_flaky_job_is_tried_again(project, undisturbed):
     before = project.wait_for_progress()
     assert "Trying to restart job" in project.finish(process)
     assert max(project.computations().values()) == 2, "the second fine-tune was begun twice"
-    project.record("job killed (kill -9)", "retry in the same run", before, undisturbed)
+    project.check(before, undisturbed)
 
 
 def test_out_of_memory_is_tried_again_with_more(project, undisturbed):
@@ -31,7 +31,7 @@ def test_out_of_memory_is_tried_again_with_more(project, undisturbed):
     finetunes = [job for job, comment in project.jobs("all") if "finetune_adapter" in comment]
     asked = [output("squeue", "-h", "-t", "all", "-j", job, "-o", "%m").strip() for job in sorted(finetunes, key=int)]
     assert asked == ["1000M", "2000M"]
-    project.record("out of memory", "retry with twice the memory", before, undisturbed)
+    project.check(before, undisturbed)
 
 
 def test_scancel(project, undisturbed):
@@ -39,14 +39,12 @@ def test_scancel(project, undisturbed):
     before = project.wait_for_progress()
     output("scancel", project.finetune_job())
     assert "CANCELLED" in project.finish(process)
-    project.record("scancel of a job", "retry in the same run", before, undisturbed)
+    project.check(before, undisturbed)
 
 
-@pytest.mark.parametrize(("number", "survived"), [
-    (signal.SIGINT, "next run; its jobs are cancelled"),
-    (signal.SIGTERM, "next run; its jobs finish first"),
-])  # fmt: skip
-def test_snakemake_is_told_to_stop(project, undisturbed, number, survived):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_snakemake_is_told_to_stop(project, undisturbed, number):
+    """Its jobs are cancelled, or finish first; the next run goes on."""
     process = project.start()
     before = project.wait_for_progress()
     process.send_signal(number)
@@ -57,7 +55,7 @@ def test_snakemake_is_told_to_stop(project, undisturbed, number, survived):
     project.finish(process, code=1)
     wait_for("no job is left", lambda: not project.jobs(), 30)
     project.recover()
-    project.record(f"{number.name} to Snakemake", survived, before, undisturbed)
+    project.check(before, undisturbed)
 
 
 def test_snakemake_is_killed_and_its_jobs_live_on(project, undisturbed):
@@ -77,14 +75,13 @@ def test_snakemake_is_killed_and_its_jobs_live_on(project, undisturbed):
     wait_for("the new job waits", project.a_job_waits, 180)
     project.let_go()
     project.finish(process)
-    project.record("SIGKILL to Snakemake, jobs live on", "next run, after --unlock", before, undisturbed)
+    project.check(before, undisturbed)
     assert set(project.computations().values()) == {1}, "nothing was even begun twice"
 
 
 @pytest.mark.parametrize(("how", "whose"), [("one byte changed", "lr3e-3"), ("truncated", "plain.test")])
-def test_a_damaged_file_in_the_store(shared, undisturbed, tmp_path, show, how, whose):
+def test_a_damaged_file_in_the_store(shared, undisturbed, tmp_path, how, whose):
     project = complete(undisturbed, tmp_path / "project")
-    project.show = show
     before = project.sidecars()
     cell = next(cell for cell in before if whose in cell)
     victim = max((project.store / cell).rglob("*"), key=lambda path: path.is_file() and path.stat().st_size)
@@ -101,18 +98,17 @@ def test_a_damaged_file_in_the_store(shared, undisturbed, tmp_path, show, how, w
         project.stop()
     assert project.computations() == {cell.split("--")[0]: 1}, "that cell and no other"
     del before[cell]
-    project.record(f"file in the store {how}", "preflight, next run", before, undisturbed)
+    project.check(before, undisturbed)
 
 
 @pytest.mark.slow
-def test_a_full_disk(shared, undisturbed, tmp_path, show):
+def test_a_full_disk(shared, undisturbed, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", disk], capture_output=True).returncode:
         pytest.skip("mount is not allowed here")
     try:
         project = before_training(undisturbed, disk / "project", notes=tmp_path / "notes")
-        project.show = show
         process = project.start()
         before = project.wait_for_progress()
         with open(disk / "filler", "wb") as filler:
@@ -124,7 +120,7 @@ def test_a_full_disk(shared, undisturbed, tmp_path, show):
         (disk / "filler").unlink()
         assert not list(project.store.rglob(".writing-*")), "nothing half-written"
         project.recover()
-        project.record("full disk", "next run, with space", before, undisturbed)
+        project.check(before, undisturbed)
     finally:
         project.stop()
         subprocess.run(["umount", disk], check=True)
@@ -150,7 +146,7 @@ def test_a_node_loses_power(alone, project, undisturbed):
         alone.start_node(node)
         alone.wait_for_nodes()
     assert "NODE_FAIL" in said
-    project.record("node loses power", "retry on another node", before, undisturbed)
+    project.check(before, undisturbed)
 
 
 @pytest.mark.slow
@@ -168,7 +164,7 @@ def test_a_node_is_cut_off_and_its_job_lives_on(alone, project, undisturbed):
         alone.start_node(node)
         alone.wait_for_nodes()
     assert "NODE_FAIL" in said
-    project.record("node cut off, its job lives on", "retry on another node waits for it", before, undisturbed)
+    project.check(before, undisturbed)
     assert set(project.computations().values()) == {1}, "nothing was even begun twice"
 
 
@@ -191,7 +187,7 @@ def test_slurms_controller_is_killed_at_a_poll(alone, project, undisturbed, tmp_
         alone.start_controller()
     project.let_go()
     project.finish(process)
-    project.record("slurmctld dies at a poll", "the same run goes on", before, undisturbed)
+    project.check(before, undisturbed)
     assert set(project.computations().values()) == {1}
 
 
@@ -201,7 +197,7 @@ def test_the_time_limit(project, undisturbed):
     process = project.start("--set-resources", "finetune_adapter:runtime=attempt")
     before = project.wait_for_progress()
     assert "TIMEOUT" in project.finish(process)
-    project.record("time limit", "retry with more time", before, undisturbed)
+    project.check(before, undisturbed)
     sidecars = [path.read_text() for path in project.store.glob("finetune_adapter/*/*/sidecar.json")]
     resumed = [int(epochs) for text in sidecars for epochs in re.findall(r'"resumed_epochs": *(\d+)', text)]
     assert len(resumed) == len(sidecars) == 2 and max(resumed) >= 2

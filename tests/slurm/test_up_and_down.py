@@ -40,27 +40,6 @@ def before():
     assert everything() == found
 
 
-@pytest.fixture
-def running(tmp_path):
-    """A call of `run` whose command submits a job and waits; and the process of that job."""
-    script = tmp_path / "job"
-    script.write_text("#!/bin/sh\necho $$ > pid\nexec sleep 300\n")
-    command = (sys.executable, PROGRAM, "run", "--", "sh", "-c", "sbatch --parsable job; exec sleep 300")
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=clean_environment(), stdout=subprocess.DEVNULL,
-        # a shell that started us in the background has it ignored
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
-    pid = tmp_path / "pid"
-    try:
-        wait_for("the job runs", lambda: pid.exists() and pid.read_text().strip(), 120)
-        yield process, int(pid.read_text())
-    finally:
-        process.kill()
-        process.wait()
-        call("down")
-
-
 def test_down_after_the_command_failed(before):
     """Its exit code is handed on, and a job that it left is ended."""
     done = call("run", "--", "sh", "-c", "srun -n1 hostname && sbatch --wrap 'sleep 300' -o /dev/null && exit 7")
@@ -70,18 +49,25 @@ def test_down_after_the_command_failed(before):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_down_after_a_signal(before, running, number):
-    process, job = running
-    process.send_signal(number)
-    assert process.wait(60) == (-number if number == signal.SIGINT else 128 + number)
-    assert everything() == before and not lives(job)
-
-
-def test_a_second_call_is_refused(running):
-    second = call("run", "--", "true")
-    assert second.returncode == 3
-    assert f"another call of this program uses the test cluster, in {CLONE}\n" in second.stderr
-    assert running[0].poll() is None and Cluster().answers()
+def test_down_after_a_signal_and_a_second_call_is_refused(before, tmp_path, number):
+    """While the command of the first submits a job and waits."""
+    (tmp_path / "job").write_text("#!/bin/sh\necho $$ > pid\nexec sleep 300\n")
+    command = (sys.executable, PROGRAM, "run", "--", "sh", "-c", "sbatch --parsable job; exec sleep 300")
+    heard = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731 - a shell may have ignored it
+    pid, quiet = tmp_path / "pid", {"stdout": subprocess.DEVNULL, "preexec_fn": heard}
+    with subprocess.Popen(command, cwd=tmp_path, env=clean_environment(), **quiet) as process:
+        try:
+            wait_for("the job runs", lambda: pid.exists() and pid.read_text().strip(), 120)
+            second = call("run", "--", "true")
+            assert second.returncode == 3
+            assert f"another call of this program uses the test cluster, in {CLONE}\n" in second.stderr
+            assert process.poll() is None and Cluster().answers()
+            process.send_signal(number)
+            assert process.wait(60) == (-number if number == signal.SIGINT else 128 + number)
+        finally:
+            process.kill()
+            call("down")
+    assert everything() == before and not lives(int(pid.read_text()))
 
 
 @pytest.mark.parametrize("action", ["run", "up", "down", "check"])

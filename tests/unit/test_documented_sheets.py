@@ -10,67 +10,68 @@ import pytest
 import yaml
 
 from lm_validity.config.load import load_run
-from lm_validity.config.sections import DEFAULT_SIZE_CLASSES
-from lm_validity.config.sheets import Benchmark, BenchmarkFacts, Model, ModelFacts, read_benchmarks, read_models
+from lm_validity.config.sections import Experiment
+from lm_validity.config.sheets import Benchmark, BenchmarkFacts, BiasModel, Model, ModelFacts, Task, read_models
 
 GUIDE_FILE = Path(__file__).parents[2] / "docs" / "how_to" / "own_models_and_benchmarks.md"
 GUIDE = GUIDE_FILE.read_text(encoding="utf-8")
 
 
-def block(first: str) -> str:
+def block(first: str, page: str = GUIDE) -> str:
     """The indented block whose first line begins with `first`, without the indentation."""
-    lines = GUIDE[GUIDE.index(f"    {first}") :].splitlines()
+    lines = page[page.index(f"    {first}") :].splitlines()
     end = next((number for number, line in enumerate(lines) if not line.startswith("    ")), len(lines))
     return "\n".join(line[4:] for line in lines[:end]) + "\n"
 
 
-def table_columns(after: str) -> set[str]:
-    """The column names in the first cells of the table under a heading."""
-    table = GUIDE[GUIDE.index(after) :].split("\n## ")[0]
-    return set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))))
+def table_columns(heading: str, page: str = GUIDE) -> set[str]:
+    """The names in the first cells of the tables under a heading."""
+    section = page[page.index(f"\n{heading}\n") + 1 :].split("\n## ")[0]
+    return set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?) \|", section, re.MULTILINE))))
 
 
 @pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "models.tsv").write_text(block("model\tpath"), encoding="utf-8")
-    (tmp_path / "benchmarks.tsv").write_text(block("benchmark\ttask"), encoding="utf-8")
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, first in (("my_models.tsv", "model\tpath"), ("my_benchmarks.tsv", "benchmark\ttask")):
+        Path(name).write_text(block(first), encoding="utf-8")
+    Path("my.yaml").write_text(block("# my.yaml"), encoding="utf-8")
     return tmp_path
 
 
-def test_the_sheets_are_read(folder):
-    models = read_models(folder / "models.tsv", run="my-run", size_classes=DEFAULT_SIZE_CLASSES)
-    assert models["qwen2.5-0.5b"] == Model(
-        model="qwen2.5-0.5b",
-        path="Qwen/Qwen2.5-0.5B",
-        family="Qwen",
-        parameters_b=0.494,
-        tokens_b=18_000,
-        dtype="float32",
-    )
-    assert set(models) == {"qwen2.5-0.5b", "mine-step-9000"}
-    benchmarks = read_benchmarks(folder / "benchmarks.tsv", run="my-run")
-    assert benchmarks["arc_easy"] == Benchmark(benchmark="arc_easy", category="QA", metric="acc_norm,none")
-    assert benchmarks["capitals"].include_path == "my_tasks"
-
-
-def test_the_sheet_of_checkpoints_is_read(folder):
-    (folder / "points.tsv").write_text(block("checkpoint\titeration"), encoding="utf-8")
-    (folder / "models.tsv").write_text("model\tpath\tcheckpoints\nm\tfolder\tpoints.tsv\n", encoding="utf-8")
-    points = read_models(folder / "models.tsv", run="my-run")["m"].checkpoints
-    assert [(point.checkpoint, point.iteration, point.tokens_b, point.subfolder) for point in points] == [
-        ("step-1000", 1000, 2.1, "checkpoint-1000"),
-        ("step-2000", 2000, 4.2, "checkpoint-2000"),
-        ("final", None, None, None),
-    ]
-
-
-def test_the_configuration_is_read(folder, monkeypatch):
-    (folder / "my.yaml").write_text(
-        block("# my.yaml").replace("my_models", "models").replace("my_benchmarks", "benchmarks"), encoding="utf-8"
-    )
-    monkeypatch.chdir(folder)
+@pytest.mark.usefixtures("folder")
+def test_the_configuration_and_its_sheets_are_read():
     run = load_run("my.yaml")
-    assert run.name == "my-run" and len(run.models) == 2 and len(run.benchmarks) == 2
+    assert run.name == "my-run" and set(run.models) == {"qwen2.5-0.5b", "mine-step-9000"}
+    qwen = {"model": "qwen2.5-0.5b", "path": "Qwen/Qwen2.5-0.5B", "family": "Qwen", "dtype": "float32"}
+    assert run.models["qwen2.5-0.5b"] == Model(**qwen, parameters_b=0.494, tokens_b=18_000)
+    arc = Benchmark(benchmark="arc_easy", category="QA", metric="acc_norm,none")
+    assert run.benchmarks["arc_easy"] == arc and run.benchmarks["capitals"].include_path == "my_tasks"
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_sheet_of_checkpoints_is_read():
+    Path("points.tsv").write_text(block("checkpoint\titeration"), encoding="utf-8")
+    Path("models.tsv").write_text("model\tpath\tcheckpoints\nm\tfolder\tpoints.tsv\n", encoding="utf-8")
+    points = read_models("models.tsv", run="my-run")["m"].checkpoints
+    first = ("step-1000", 1000, 2.1, "checkpoint-1000")
+    found = [(point.checkpoint, point.iteration, point.tokens_b, point.subfolder) for point in points]
+    assert found == [first, ("step-2000", 2000, 4.2, "checkpoint-2000"), ("final", None, None, None)]
+
+
+def test_the_guide_of_the_bias_study_shows_what_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    guide = (GUIDE_FILE.parent / "bias_study.md").read_text(encoding="utf-8")
+    shown = {"my_language_models.tsv": "language_model\t", "my_tasks.tsv": "task\t", "my.yaml": "# my.yaml"}
+    for name, first in shown.items():
+        Path(name).write_text(block(first, guide), encoding="utf-8")
+    run = load_run("my.yaml")
+    assert list(run.tasks) == ["news", "tickets"] and run.tasks["tickets"].text == ("subject", "body")
+    assert run.tasks["tickets"].labels == ("billing", "technical") and run.tasks["news"].labels == ()  # words, numbers
+    assert set(BiasModel.model_fields) <= table_columns("## Language models", guide)
+    assert set(Task.model_fields) <= table_columns("## Tasks", guide)
+    keys = (GUIDE_FILE.parents[1] / "reference" / "configuration.md").read_text(encoding="utf-8")
+    assert set(Experiment.model_fields) == table_columns("## `bias.experiments.<name>`", keys)
 
 
 def test_every_documented_column_exists_and_every_column_is_documented():
@@ -89,7 +90,6 @@ def test_the_task_is_a_task(folder, monkeypatch):
     document = re.search(r'^    (\{"country".*\})$', GUIDE, re.MULTILINE)[1]
     for name in yaml.safe_load(text)["dataset_kwargs"]["data_files"].values():
         (folder / name).write_text(document + "\n", encoding="utf-8")
-    monkeypatch.chdir(folder)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(folder / "cache"))
     finding = importlib.import_module("lm_validity.cells.tasks.finding")
     task = tasks.load_task(finding.find_task("capitals", Path("my_tasks")))

@@ -6,6 +6,7 @@ docs/how_to/own_models_and_benchmarks.md over local JSON lines.
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -80,7 +81,10 @@ def write_models(folder: Path, texts: list[str]) -> None:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> Project:
     project = Project(tmp_path_factory.mktemp("own"))
-    write_models(project.folder / "my_models", write_task(project.folder / "my_tasks"))
+    models = project.folder / "my_models"
+    write_models(models, write_task(project.folder / "my_tasks"))
+    shutil.copytree(models / "neox", models / "bin")
+    (models / "bin/model.safetensors").rename(models / "bin/pytorch_model.bin")
     (project.folder / "my_models.tsv").write_text(
         "model\tpath\tfamily\tparameters_b\tsize_class\tdtype\n"
         "my-neox\tmy_models/neox\tNeoX\t0.00005\tminiature\tfloat32\n"
@@ -139,6 +143,7 @@ def test_own_texts_are_a_benchmark_of_bits_per_byte(project):
          "lm-eval has no metric 'acc_norm,none' for it"),
         ("my_tasks/capitals.yaml", "{{country}}", "{{land.name}}", "split-benchmark --benchmark capitals", "capitals"),
         ("my_models.tsv", "my_models/neox", "my_models/none", "prefetch-model --model my-neox", "my_models/none"),
+        ("my_models.tsv", "my_models/neox", "my_models/bin", "prefetch-model --model my-neox", "no *.safetensors"),
         ("my_models.tsv", "my-neox", "my-neox", "prefetch-model --model my-nox", "did you mean 'my-neox'?"),
     ],
 )  # fmt: skip
@@ -147,20 +152,10 @@ def test_mistakes_are_one_line_with_a_hint(project, file, old, new, command, pro
     good = path.read_text()
     try:
         path.write_text(good.replace(old, new))
-        if command.startswith("split") and old != new:
+        if command.startswith("split"):
             project.lm_validity("prefetch-benchmark", "--benchmark", "capitals", "--configfile", "my.yaml", code=None)
         done = project.lm_validity(*command.split(), "--configfile", "my.yaml", code=2)
     finally:
         path.write_text(good)
     errors = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
     assert len(errors) == 1 and "Hint: " in errors[0] and problem in errors[0]
-
-
-def test_a_model_without_safetensors_is_refused(project):
-    weights = project.folder / "my_models/neox/model.safetensors"
-    kept = weights.rename(weights.with_suffix(".bin"))
-    try:
-        done = project.lm_validity("prefetch-model", "--model", "my-neox", "--configfile", "my.yaml", code=2)
-    finally:
-        kept.rename(weights)
-    assert "no *.safetensors" in done.stderr and "Hint: " in done.stderr

@@ -1,13 +1,10 @@
 """The bias study's section, sheets and batches: every subsample in exactly one cell, mistakes named with their row."""
 
-import re
 from pathlib import Path
 
 import pytest
 
 from lm_validity.config.load import build_run, load_run
-from lm_validity.config.sections import Experiment
-from lm_validity.config.sheets import BiasModel, Task
 from lm_validity.errors import InputError
 from lm_validity.run.rules import read_cell
 from lm_validity.run.rules.pretrain_on_test import plan_values
@@ -83,6 +80,13 @@ def test_settings_tell_what_changes_numbers(make_run):
     assert said(paper=True) != before
 
 
+ASK = {"method": "zero_shot"}
+
+
+def of_head(**experiment) -> dict:
+    return {"bias": {"experiments": {"head": experiment}}}
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -92,57 +96,23 @@ def test_settings_tell_what_changes_numbers(make_run):
         ({"tasks": TASKS.replace("good|bad", "good")}, r"tasks.tsv, row 2.*two or more"),
         ({"tasks": TASKS.replace("mail\t", "news\t")}, r"row 3, column 'task', value 'news': this id occurs twice"),
         ({"tasks": TASKS.replace("500", "409")}, r"task 'news', experiment 'head': 409 rows, but m \+ 2n = 500"),
-        ({"bias": {"experiments": {"head": {"m": [2]}}}}, r"task 'mail'.*m = 2 labelled texts for 3 classes"),
-        (
-            {"bias": {"experiments": {"head": {"tasks": ["nws"]}}}},
-            r"value 'nws': not in tasks.tsv.*did you mean 'news'",
-        ),
-        ({"bias": {"experiments": {"ask": {"method": "zero_shot"}}}}, r"'bert' is a masked language model"),
-        ({"bias": {"experiments": {"head": {"packing": True}}}}, r"packing is for method zero_shot"),
-        (
-            {"bias": {"experiments": {"ask": {"method": "zero_shot", "packing": True, "planted_leak": 0.5}}}},
-            r"packing and planted_leak exclude each other",
-        ),
-        ({"bias": {"experiments": {"head": {"m": [50, 100, 50]}}}}, r"bias.experiments.head.m.*holds a value twice"),
-        ({"bias": {"experiments": {"head": {"n": [30, 30]}}}}, r"bias.experiments.head.n.*holds a value twice"),
-        ({"bias": {"experiments": {"head": {"tasks": ["news", "news"]}}}}, r"tasks.*holds a value twice"),
-        ({"bias": {"experiments": {"head": {"language_models": ["gpt", "gpt"]}}}}, r"models.*holds a value twice"),
-        ({"bias": {"experiments": {"head": {"n": [30, 40], "subsamples": {30: 5}}}}}, r"40 is not both there and an n"),
-        ({"bias": {"experiments": {"head": {"subsamples": {"99": 5}}}}}, r"99 is not both there and an n"),
-        ({"bias": {"experiments": {"head": {"subsample": 5}}}}, r"unknown key.*did you mean 'subsamples'"),
+        (of_head(m=[2]), r"task 'mail'.*m = 2 labelled texts for 3 classes"),
+        (of_head(tasks=["nws"]), r"value 'nws': not in tasks.tsv.*did you mean 'news'"),
+        (of_head(**ASK), r"'bert' is a masked language model"),
+        (of_head(packing=True), r"packing is for method zero_shot"),
+        (of_head(**ASK, packing=True, planted_leak=0.5), r"packing and planted_leak exclude each other"),
+        (of_head(m=[50, 100, 50]), r"bias.experiments.head.m.*holds a value twice"),
+        (of_head(tasks=["news", "news"]), r"tasks.*holds a value twice"),
+        (of_head(n=[30, 40], subsamples={30: 5}), r"40 is not both there and an n"),
+        (of_head(subsamples={"99": 5}), r"99 is not both there and an n"),
+        (of_head(subsample=5), r"unknown key.*did you mean 'subsamples'"),
+        ({"bias": {"experiments": {"a.b": {}}}}, r"experiment 'a.b'"),
         ({"bias": {"pretraning": {}}}, r"unknown key 'bias.pretraning'.*did you mean 'pretraining'"),
     ],
 )
 def test_mistakes_are_named(make_run, change, problem):
     with pytest.raises(InputError, match=problem):
         make_run(**change)
-
-
-def test_the_guide_shows_a_configuration_and_sheets_that_are_read(make_run):
-    guide = (ROOT / "docs" / "how_to" / "bias_study.md").read_text(encoding="utf-8")
-    blocks = [
-        "\n".join(line[4:] for line in part.splitlines() if line.startswith("    "))
-        for part in guide.split("\n\n")
-        if part.startswith("    ")
-    ]
-    models, tasks = (next(one for one in blocks if one.startswith(word)) for word in ("language_model\t", "task\t"))
-    Path("my_language_models.tsv").write_text(models)
-    Path("my_tasks.tsv").write_text(tasks)
-    Path("my.yaml").write_text(next(one for one in blocks if one.startswith("# my.yaml")))
-    run = load_run("my.yaml")
-    assert list(run.tasks) == ["news", "tickets"] and run.tasks["tickets"].text == ("subject", "body")
-    assert run.tasks["tickets"].labels == ("billing", "technical") and run.tasks["news"].labels == ()  # words, numbers
-    assert set(BiasModel.model_fields) <= first_column(guide, "## Language models")
-    assert set(Task.model_fields) <= first_column(guide, "## Tasks")
-    assert "configuration.md#biasexperimentsname" in guide
-    keys = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
-    assert set(Experiment.model_fields) == first_column(keys, "## `bias.experiments.<name>`")
-
-
-def first_column(page, heading):
-    """The names in the first column of the tables of one section of a page."""
-    section = page.split(f"\n{heading}\n")[1].split("\n## ")[0]
-    return set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?) \|", section, re.MULTILINE))))
 
 
 class TestPublishedSheets:

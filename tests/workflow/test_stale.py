@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -93,22 +94,15 @@ class Study(Project):
         manifests = [path for job in grid.jobs.values() for path in grid.manifests(job) if job.rule == "evaluate_model"]
         return self.snakemake("--configfile", "my.yaml", *options, "--", *manifests).stdout
 
+    def record(self, folder: str) -> tuple[tuple[str, str, str], object]:
+        """(model, benchmark, split) of a cell, by its folder in the store; and what it computed."""
+        record = read_json(self.folder / "results/mine/store" / folder / "cell.json")
+        return tuple(record["key"][name] for name in ("model", "benchmark", "split")), record["result"]
+
     def scores(self) -> dict[tuple[str, str, str], object]:
         """What each cell computed, by model, benchmark and split."""
-        found = {}
-        for manifest in self.folder.glob("results/mine/cells/evaluate_model/*/*.json"):
-            for row in read_json(manifest)["cells"]:
-                cell, folder = row["cell"], self.folder / "results/mine/store" / row["folder"]
-                found[cell["model"], cell["benchmark"], cell["split"]] = read_json(folder / "cell.json")["result"]
-        return found
-
-    def stored(self) -> dict[tuple[str, str, str], set[str]]:
-        """The folders of cells, by model, benchmark and split."""
-        found: dict[tuple[str, str, str], set[str]] = {}
-        for folder in self.sidecars("mine"):
-            key = read_json(self.folder / "results/mine/store" / folder / "cell.json")["key"]
-            found.setdefault((key["model"], key["benchmark"], key["split"]), set()).add(folder)
-        return found
+        manifests = self.folder.glob("results/mine/cells/evaluate_model/*/*.json")
+        return dict(self.record(row["folder"]) for manifest in manifests for row in read_json(manifest)["cells"])
 
 
 @pytest.mark.timeout(1800)
@@ -134,6 +128,7 @@ def test_what_changed_is_computed_again_and_nothing_else(tmp_path):
     of_data = {("same", "data", "test")}  # its validation documents are of the training file, which nobody changed
     changed = of_data | {key for key in first if key[0] == "link" or key[1] in CODE}
     assert {key for key in first if first[key] != second[key]} <= changed
-    assert {key for key, folders in study.stored().items() if len(folders) > 1} == changed
+    stored = Counter(study.record(folder)[0] for folder in study.sidecars("mine"))
+    assert {key for key, folders in stored.items() if folders > 1} == changed
     assert sidecars.items() <= study.sidecars("mine").items(), "what was finished is not computed again"
     assert "prefetch" not in study.compute("-n")

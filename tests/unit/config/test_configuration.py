@@ -120,30 +120,6 @@ def test_rendered_yaml_reads_back_to_the_same_values():
     assert validate(yaml.safe_load(render_yaml(configuration)), "g", Configuration) == configuration
 
 
-def test_sheets_are_checked_row_by_row():
-    good = "model\tpath\tdtype\na\torg/a\tfloat32\n"
-    benchmarks = "benchmark\ttask\nx\tx\n"
-    cases = {
-        good + "org/b\torg/b\tfloat32\n": "row 3, column 'model', value 'org/b': not a usable id",
-        good + "b\t\tfloat32\n": "row 3, column 'path'",
-        good + f"{'bc' * 9}{'d' * 19}{'ef' * 15}{'g' * 19}{'hi' * 18}\torg/b\tfloat32\n": "122 characters, too many",
-        good + "b\tresults/{name}/b\tfloat32\n": "row 3, column 'path', value 'results/{name}/b': {name} stands for",
-        "# mine\n\n" + good + "# later\nb\torg/b\tbfloat\n": "row 6, column 'dtype', value 'bfloat'",
-        good + "b\torg/b\n": "row 3: 2 values for 3 columns",
-        "model\tpath\tsize_class\na\tb\tgiant\n": "value 'giant': no such class",
-        "model\tpath\n": "no rows",
-    }
-    Path("b.tsv").write_text(benchmarks)
-    for text, problem in cases.items():
-        Path("m.tsv").write_text(text)
-        with pytest.raises(InputError) as caught:
-            build_run(values(), "f.yaml")
-        assert problem in caught.value.problem
-    Path("m.tsv").write_text(good)
-    run = build_run(values(), "f.yaml")
-    assert run.models["a"].path == "org/a" and run.benchmarks["x"].metric == "acc,none"
-
-
 def write_sheets(benchmarks: str, models: str = "model\tpath\na\torg/a\n") -> None:
     Path("m.tsv").write_text(models)
     Path("b.tsv").write_text(benchmarks)

@@ -73,16 +73,20 @@ def test_the_workflow_reads_what_reports_read():
         ("model\tpath\nall-a\tb\n", "column 'model', value 'all-a': not a usable id", "jobs of several cells"),
         ("modle\tpath\na\tb\n", "sheet.tsv: no column 'model'", "rename 'modle' to 'model'"),
         ("model\tpath\ttoken_b\na\tb\t1\n", "sheet.tsv: unknown column 'token_b'", "did you mean 'tokens_b'?"),
-        (
-            "model\tpath\na\tb\n\n# end\na\tc\n",
-            "row 5, column 'model', value 'a': this id occurs twice (also in row 2)",
-            "",
-        ),
+        ("model\tpath\na\tb\n\n# end\na\tc\n", "column 'model', value 'a': this id occurs twice (also in row 2)", ""),
+        ("model\tpath\na\tb\norg/b\tb\n", "row 3, column 'model', value 'org/b': not a usable id", "go into `path`"),
+        ("model\tpath\tdtype\na\t\tfloat32\n", "row 2, column 'path'", "every row needs it"),
+        (f"model\tpath\n{'bc' * 61}\tb\n", "122 characters, too many", "at most 120"),
+        ("model\tpath\na\tresults/{name}/b\n", "'path', value 'results/{name}/b': {name} stands for", "{run}"),
+        ("# mine\n\nmodel\tpath\tdtype\n# later\nb\tb\tbfloat\n", "row 5, column 'dtype', value 'bfloat'", ""),
+        ("model\tpath\tdtype\nb\torg/b\n", "row 2: 2 values for 3 columns", "separator"),
+        ("model\tpath\tsize_class\na\tb\tgiant\n", "value 'giant': no such class", "use one of small"),
+        ("model\tpath\n", "no rows", ""),
     ],
-)
+)  # fmt: skip
 def test_mistakes(text, problem, hint):
     with pytest.raises(InputError) as caught:
-        read_models(write(text), "run")
+        read_models(write(text), "run", size_classes={"small": None})
     assert problem in caught.value.problem and hint in caught.value.hint
 
 

@@ -17,19 +17,8 @@ import sys
 import time
 from pathlib import Path
 
-from machine import (
-    Refused,
-    check_machine,
-    clean_environment,
-    install,
-    kill_and_wait,
-    kill_session,
-    open_files,
-    output,
-    processes,
-    read_pid,
-    wait_for,
-)
+import machine
+from machine import Refused, clean_environment, kill_and_wait, output, processes, read_pid, wait_for
 
 MARK = "# lm-validity test cluster, state in"
 ETC = Path("/etc/slurm")  # not SLURM_CONF: the executor plugin's job step drops that variable
@@ -95,9 +84,9 @@ class Cluster:
 
     def up(self) -> None:
         """Install what is missing, configure, start, and prove that a job runs and sees a fake GPU."""
-        check_machine()
+        machine.check_machine()
         self.check_ours()
-        install(PACKAGES)
+        machine.install(PACKAGES)
         self.down()
         self._configure()
         socket = self.pids / "munge.socket"
@@ -116,7 +105,7 @@ class Cluster:
 
     def down(self) -> None:
         """End the jobs, then the daemons, and take our files out of /etc/slurm. Harmless when nothing of ours is up."""
-        if self.belongs_to() not in (None, CLONE):
+        if (ETC / "slurm.conf").exists() and not self.is_ours():
             return
         if self.is_ours() and self.answers():
             output("scancel", *output("squeue", "-h", "-o", "%i").split())
@@ -127,7 +116,7 @@ class Cluster:
         for node in NODES:
             self._stop("slurmd", self.pids / f"slurmd-{node}.pid")
         for step in self.steps():
-            kill_session(step)
+            machine.kill_session(step)
         self._stop("slurmctld", self.pids / "slurmctld.pid")
         self._stop("munged", self.pids / "munged.pid")
         if self.is_ours():
@@ -137,10 +126,7 @@ class Cluster:
 
     def check_ours(self) -> None:
         """Raise Refused where a Slurm is configured or running that is not this one."""
-        clone = self.belongs_to()
-        if clone not in (None, CLONE):
-            raise Refused(f"the test cluster of {clone} is up: wait for its tests, or call this program's `down` there")
-        if (ETC / "slurm.conf").exists() and not clone:
+        if (ETC / "slurm.conf").exists() and not self.is_ours():
             raise Refused(f"{ETC / 'slurm.conf'} is another Slurm's configuration: it stays untouched")
         if "SLURM_CONF" in os.environ:
             raise Refused(f"SLURM_CONF={os.environ['SLURM_CONF']}: this machine belongs to another Slurm")
@@ -150,20 +136,10 @@ class Cluster:
                 if pid not in mine:
                     raise Refused(f"{name} (pid {pid}) is running and was not started by this program")
 
-    def belongs_to(self) -> Path | None:
-        """The clone that wrote /etc/slurm/slurm.conf for a cluster in this folder; this one if that clone is gone."""
-        try:
-            head = (ETC / "slurm.conf").read_text().partition("\n")[0]
-        except OSError:
-            return None
-        mark, _, clone = head.partition(" of ")
-        if mark != f"{MARK} {self.state}":
-            return None
-        return Path(clone) if Path(clone).is_dir() else CLONE
-
     def is_ours(self) -> bool:
-        """Whether /etc/slurm/slurm.conf is the one that this cluster wrote."""
-        return self.belongs_to() == CLONE
+        """Whether /etc/slurm/slurm.conf is one that this program wrote for a cluster in this folder."""
+        conf = ETC / "slurm.conf"
+        return conf.is_file() and conf.read_text().startswith(f"{MARK} {self.state}\n")
 
     def answers(self) -> bool:
         """Whether the controller does."""
@@ -189,7 +165,7 @@ class Cluster:
         """SIGKILL a node's slurmd: with its jobs as a power cut would, without them as a cut network would."""
         kill_and_wait(read_pid(self.pids / f"slurmd-{node}.pid"), signal.SIGKILL)
         for step in self.steps(node) if with_jobs else ():
-            kill_session(step)
+            machine.kill_session(step)
 
     def wait_for_nodes(self) -> None:
         """Until both nodes take jobs."""
@@ -202,7 +178,7 @@ class Cluster:
     def steps(self, node: str = "") -> list[int]:
         """The processes of Slurm that hold job steps of our nodes (of one): they have its log open."""
         log = f"{self.log}/slurmd-{node}"
-        return [pid for pid in processes("slurmstepd") if any(path.startswith(log) for path in open_files(pid))]
+        return [pid for pid in processes("slurmstepd") if any(path.startswith(log) for path in machine.open_files(pid))]
 
     def describe(self) -> str:
         """The ends of the daemons' logs."""
@@ -220,7 +196,7 @@ class Cluster:
         for number in range(GPUS):  # /dev/null under another name: Slurm wants character devices
             os.mknod(self.state / "dev" / f"gpu{number}", 0o020666, os.makedev(1, 3))
         ETC.mkdir(exist_ok=True)
-        head = f"{MARK} {self.state} of {CLONE}\n"
+        head = f"{MARK} {self.state}\n"
         devices = f"NodeName=n[1-2] Name=gpu Type=a100 File={self.state}/dev/gpu[0-{GPUS - 1}]\n"
         (ETC / "gres.conf").write_text(f"{head}AutoDetect=off\n{devices}")
         (ETC / "slurm.conf").write_text(head + SLURM_CONF.format(state=self.state, gpus=GPUS))
@@ -248,7 +224,7 @@ def main(arguments: list[str]) -> int:
         return 2
     cluster = Cluster()
     try:
-        check_machine()
+        machine.check_machine()
         lock = open(STATE.with_suffix(".lock"), "a+")  # noqa: SIM115 - held until this process ends
         lock.seek(0)
         try:

@@ -88,10 +88,8 @@ class Grid(Participants):
 
     def dependencies(self, job: Job[Cell]) -> list[str]:
         """Manifests of the cells that a job's cells depend on, without repetition, in a fixed order."""
-        rule = rule_of(job)
-        return list(
-            dict.fromkeys(self.manifest_of(other) for cell in job.cells for other in rule.stands_on(self, cell))
-        )
+        others = (other for cell in job.cells for other in rule_of(job).stands_on(self, cell))
+        return list(dict.fromkeys(map(self.manifest_of, others)))
 
     def inputs(self, job: Job[Cell]) -> list[str]:
         """Every file that a job reads: the login node's records, documents, manifests."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.config.load import build_run, load_run
+from lm_validity.config.load import build_run, key_values, load_run
 from lm_validity.errors import InputError
 from lm_validity.run.rules import read_cell
 from lm_validity.run.rules.pretrain_on_test import plan_values
@@ -128,6 +128,16 @@ class TestPublishedSheets:
             trials[cell.experiment] = trials.get(cell.experiment, 0) + cell.last - cell.first + 1
         assert trials == {"main": 27_000, "overtraining": 13_500, "zero_shot": 500, "packing": 500}
         assert len(run.tasks) == 25
+
+    def test_a_study_that_stops_on_widths_has_batch_after_batch(self, run, tmp_path):
+        """25 subsamples of each task, then 25 more of one, not at n = 500, which has 20 subsamples."""
+        values, plan = key_values(run.configuration), tmp_path / "batches.tsv"
+        values["bias"] |= {"stop_at_half_width": 0.01, "plan": str(plan)}
+        first = Grid(build_run(values, "f.yaml")).jobs
+        assert len(first) == (2 + 1) * 25 * 2 * 4 + 2 * 25
+        plan.write_text("experiment\ttask\tround\tsubsamples\nmain\tag_news\t2\t50\n")
+        second = Grid(build_run(values, "f.yaml")).jobs
+        assert first.items() <= second.items() and len(second) == len(first) + 2 * 2 * 3
 
     def test_tasks(self, run):
         tasks = run.tasks.values()

@@ -106,6 +106,10 @@ class FaultProject:
         self.processes.append(process)
         return process
 
+    def begin(self, *arguments: str, trouble: str = "held") -> tuple[subprocess.Popen, dict[str, int]]:
+        """Start Snakemake on the cluster; and the cells that are finished when `wait_for_progress` ends."""
+        return self.start(*arguments, trouble=trouble), self.wait_for_progress()
+
     def finish(self, process: subprocess.Popen, code: int | None = 0, seconds: float = 400) -> str:
         """Wait for Snakemake; a failure of the test where its exit code is another. What it said so far."""
         try:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 
 import pytest
-from faults import CONFIG, MODEL, RESULTS, TARGET, FaultProject, before_training, complete
+from faults import CONFIG, MODEL, RESULTS, TARGET, before_training, complete
 from machine import output, wait_for
 from slurm_cluster import NODES
 
@@ -16,16 +16,14 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 
 
 def test_a_flaky_job_is_tried_again(project, undisturbed):
-    process = project.start(trouble="flaky")
-    before = project.wait_for_progress()
+    process, before = project.begin(trouble="flaky")
     assert "Trying to restart job" in project.finish(process)
     assert max(project.computations().values()) == 2, "the second fine-tune was begun twice"
     project.check(before, undisturbed)
 
 
 def test_out_of_memory_is_tried_again_with_more(project, undisturbed):
-    process = project.start(trouble="memory")
-    before = project.wait_for_progress()
+    process, before = project.begin(trouble="memory")
     said = project.finish(process)
     assert "Trying to restart job" in said
     finetunes = [job for job, comment in project.jobs("all") if "finetune_adapter" in comment]
@@ -35,8 +33,7 @@ def test_out_of_memory_is_tried_again_with_more(project, undisturbed):
 
 
 def test_scancel(project, undisturbed):
-    process = project.start()
-    before = project.wait_for_progress()
+    process, before = project.begin()
     output("scancel", project.finetune_job())
     assert "CANCELLED" in project.finish(process)
     project.check(before, undisturbed)
@@ -45,8 +42,7 @@ def test_scancel(project, undisturbed):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_snakemake_is_told_to_stop(project, undisturbed, number):
     """Its jobs are cancelled, or finish first; the next run goes on."""
-    process = project.start()
-    before = project.wait_for_progress()
+    process, before = project.begin()
     process.send_signal(number)
     if number == signal.SIGTERM:  # Snakemake waits for its jobs
         wait_for("Snakemake says so", lambda: "Will exit after finishing" in project.screen.read_text(), 60)
@@ -60,8 +56,7 @@ def test_snakemake_is_told_to_stop(project, undisturbed, number):
 
 def test_snakemake_is_killed_and_its_jobs_live_on(project, undisturbed):
     """The orphan goes on, preflight names it, the next run waits for its cells instead of computing them again."""
-    process = project.start()
-    before = project.wait_for_progress()
+    process, before = project.begin()
     process.kill()
     process.wait()
     orphan = project.finetune_job()
@@ -109,8 +104,7 @@ def test_a_full_disk(shared, undisturbed, tmp_path):
         pytest.skip("mount is not allowed here")
     try:
         project = before_training(undisturbed, disk / "project", notes=tmp_path / "notes")
-        process = project.start()
-        before = project.wait_for_progress()
+        process, before = project.begin()
         with open(disk / "filler", "wb") as filler:
             free = shutil.disk_usage(disk).free
             os.posix_fallocate(filler.fileno(), 0, free)
@@ -129,43 +123,24 @@ def test_a_full_disk(shared, undisturbed, tmp_path):
 # Those that break the cluster for everybody come last: they wait until nobody else uses it.
 
 
-def node_of_finetune(project: FaultProject) -> str:
+@pytest.mark.parametrize("lives_on", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_node_loses_power_or_is_cut_off_and_its_job_lives_on(alone, project, undisturbed, lives_on):
+    """Slurm gives the job up; the retry on the other node waits for the one that still computes."""
+    process, before = project.begin()
     node = output("squeue", "-h", "-j", project.finetune_job(), "-o", "%N").strip()
     assert node in NODES
-    return node
-
-
-def test_a_node_loses_power(alone, project, undisturbed):
-    process = project.start()
-    before = project.wait_for_progress()
-    node = node_of_finetune(project)
     try:
-        alone.kill_node(node, with_jobs=True)
+        alone.kill_node(node, with_jobs=not lives_on)
+        if lives_on:
+            wait_for("the retry waits", project.a_job_waits, 180)
+            project.let_go()
         said = project.finish(process)
     finally:
         alone.start_node(node)
         alone.wait_for_nodes()
     assert "NODE_FAIL" in said
     project.check(before, undisturbed)
-
-
-@pytest.mark.slow
-def test_a_node_is_cut_off_and_its_job_lives_on(alone, project, undisturbed):
-    """Slurm gives the job up; the retry on the other node waits for the one that still computes."""
-    process = project.start()
-    before = project.wait_for_progress()
-    node = node_of_finetune(project)
-    try:
-        alone.kill_node(node, with_jobs=False)
-        wait_for("the retry waits", project.a_job_waits, 180)
-        project.let_go()
-        said = project.finish(process)
-    finally:
-        alone.start_node(node)
-        alone.wait_for_nodes()
-    assert "NODE_FAIL" in said
-    project.check(before, undisturbed)
-    assert set(project.computations().values()) == {1}, "nothing was even begun twice"
+    assert not lives_on or set(project.computations().values()) == {1}, "nothing was even begun twice"
 
 
 def test_slurms_controller_is_killed_at_a_poll(alone, project, undisturbed, tmp_path):
@@ -177,8 +152,7 @@ def test_slurms_controller_is_killed_at_a_poll(alone, project, undisturbed, tmp_
         f'exec {shutil.which("scontrol")} "$@"\n'
     )
     (project.trouble / "scontrol").chmod(0o755)
-    process = project.start()
-    before = project.wait_for_progress()
+    process, before = project.begin()
     armed.touch()
     try:
         wait_for("a poll without an answer", lambda: "sacct does not answer" in project.screen.read_text(), 120)
@@ -194,8 +168,7 @@ def test_slurms_controller_is_killed_at_a_poll(alone, project, undisturbed, tmp_
 @pytest.mark.slow
 def test_the_time_limit(project, undisturbed):
     """One minute at the first attempt, two at the second: SIGTERM, and the retry goes on after the last epoch."""
-    process = project.start("--set-resources", "finetune_adapter:runtime=attempt")
-    before = project.wait_for_progress()
+    process, before = project.begin("--set-resources", "finetune_adapter:runtime=attempt")
     assert "TIMEOUT" in project.finish(process)
     project.check(before, undisturbed)
     sidecars = [path.read_text() for path in project.store.glob("finetune_adapter/*/*/sidecar.json")]

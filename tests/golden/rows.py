@@ -239,10 +239,6 @@ def published(folder: Path) -> dict[str, Arguments]:
     }
 
 
-def without(table: pd.DataFrame, **changes: object) -> pd.DataFrame:
-    return table.assign(**changes)
-
-
 WORLDS: Mapping[str, Callable[[Path], dict[str, Arguments]]] = {
     "published": published,
     "complete": tables(scores()),
@@ -252,7 +248,7 @@ WORLDS: Mapping[str, Callable[[Path], dict[str, Arguments]]] = {
         scores(8, 4), ("agreement", "factors"), models=pd.DataFrame({"model": [f"m{index}" for index in range(8)]})
     ),
     "seeds_and_prompts": tables(seeds_and_prompts(), ("agreement", "factors")),
-    "no_errors": tables(without(scores(6, 4), stderr=None, n_items=None)),
+    "no_errors": tables(scores(6, 4).assign(stderr=None, n_items=None)),
     "three_models": tables(scores(3, 3), ("agreement", "factors", "screening")),
     "planned": planned,
     "answers": with_answers(1),

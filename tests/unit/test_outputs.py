@@ -46,6 +46,7 @@ def foreign_folder(folder: Path, names) -> dict[str, str]:
     return digests(folder)
 
 
+CONFIG = Path("config/test.yaml").resolve()
 TABLES = ("--scores", "given/scores.parquet", "--models", "given/models.csv", "--benchmarks", "given/benchmarks.csv")
 SITE = ("report", "given/table.csv", "--resamples", "0", "--output")
 PAIR = ("report", "given/pair.csv", *SITE[2:])  # two models: a third of the work
@@ -53,15 +54,9 @@ COMMANDS = {
     "report": (SITE, (*ORDER, "cards", "assets", "index.html", "scores.parquet", "models.tsv")),
     "report agreement": (("report", "agreement", *TABLES, "--resamples", "0", "--output"), ("tables", "index.html")),
     "import": (("import", "given/table.csv", "--output"), ("scores.parquet", "import.json")),
-    "compare": (
-        ("compare", "ash-1b", "ash-2b", "--scores", "given/scores.parquet", "--output"),
-        ("page.json", "assets"),
-    ),
+    "compare": (("compare", "ash-1b", "ash-2b", *TABLES[:2], "--output"), ("page.json", "assets")),
     "simulate pca": (("simulate", "pca", "--splits", "2", "--output"), ("figures", "page.json")),
-    "miniature world": (
-        ("miniature", "world", "--configfile", Path("config/test.yaml").resolve(), "--output"),
-        ("data", "tasks", "world.json"),
-    ),
+    "miniature world": (("miniature", "world", "--configfile", CONFIG, "--output"), ("data", "tasks", "world.json")),
 }
 
 

@@ -1,5 +1,6 @@
-"""`make test-near` finds the tests of a changed file."""
+"""What tests stand on: `make test-near` finds the tests of a changed file, and a skip in CI fails the run."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,3 +32,16 @@ def test_a_file_leads_to_the_tests_that_mirror_it(path, tests):
 
 def test_without_a_change_nothing_runs():
     assert near().returncode == 1
+
+
+@pytest.mark.parametrize(("ci", "code"), [("true", 1), ("", 0)])
+def test_a_skip_in_ci_fails(tmp_path, ci, code):
+    (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
+    (tmp_path / "test_two.py").write_text(
+        "import pytest\ndef test_one(): pytest.skip('no chromium')\ndef test_two(): pass\n"
+    )
+    environment = {**os.environ, "CI": ci, "PYTEST_ADDOPTS": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == code, done.stdout
+    assert ("skipped in CI: test_two.py: Skipped: no chromium" in done.stdout) == bool(code)

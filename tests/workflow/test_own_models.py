@@ -6,31 +6,19 @@ docs/how_to/own_models_and_benchmarks.md over local JSON lines.
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.unit.test_documented_sheets import block
 from tests.workflow.conftest import Project
 
 transformers = pytest.importorskip("transformers")
 
-TASK = """\
-task: capitals
-dataset_path: json
-dataset_kwargs:
-  data_files:
-    train: my_tasks/capitals_train.jsonl
-    test: my_tasks/capitals_test.jsonl
-output_type: multiple_choice
-training_split: train
-test_split: test
-doc_to_text: "Question: What is the capital of {{country}}?\\nAnswer:"
-doc_to_choice: "{{options}}"
-doc_to_target: "{{options.index(capital)}}"
-metric_list:
-  - metric: acc
-"""
+# without a validation split, for which a fifth of train is taken
+TASK = re.sub(r"^ *validation.*\n", "", block("# my_tasks/capitals.yaml"), flags=re.MULTILINE)
 
 
 def write_task(folder: Path) -> list[str]:

@@ -362,14 +362,11 @@ class Workspace:
         self.run, self.grid = run, Grid(run)
         self._json: dict[str, Document] = {}  # by the name of its file
         self.store = Store(run.results / "store")
+        # where training keeps what it needs to resume: declared to nobody, so Snakemake never deletes it
+        self.work = run.results / "work"
         self._suffixes = ("", ASIDE) if also_aside else ("",)
         self._entries: dict[str, dict[Cell, Entry]] = {}  # by manifest
         self._outdated: dict[Cell, Cell | None] = {}
-
-    @cached_property
-    def work(self) -> Path:
-        """Where training keeps what it needs to resume: declared to nobody, so Snakemake never deletes it."""
-        return self.run.results / "work"
 
     # ---- what the login node wrote ------------------------------------------------------------------------------
 
@@ -409,10 +406,9 @@ class Workspace:
             remedy = f"write it again: {again(records.made_by(path))}."
             try:
                 record = records.read_record(path)
-            except FileNotFoundError:
-                raise InputError(f"{path}: no such file.", remedy) from None
-            except ValueError as error:
-                raise InputError(f"{path}: not a whole record ({error}).", remedy) from error
+            except (FileNotFoundError, ValueError) as error:
+                damage = f"not a whole record ({error})" if isinstance(error, ValueError) else "no such file"
+                raise InputError(f"{path}: {damage}.", remedy) from error
             if record.get("replay") != self.replay:  # neither stands in for the other
                 raise InputError(f"{path}: made with another `replay` setting.", remedy)
             self._json[name] = record

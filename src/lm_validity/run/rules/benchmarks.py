@@ -32,10 +32,6 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
         """The splits whose documents a cell reads."""
         return ()
 
-    def runs(self, run: Run, benchmark: str) -> tuple[int | None, ...]:
-        """The sampled runs of a benchmark, of a rule whose cells are runs."""
-        return (None,)
-
     def data_files(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
         """The file of each split whose documents a cell of the job reads, once each."""
         folder = f"{run.results}/splits"
@@ -72,14 +68,14 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
         return make_groups(minutes, size, "benchmarks", plan.longest_job)
 
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
-        """One for each model, round of the plan, of `groups` and seed, with a cell for each benchmark and run: as of
-        what takes place after the fine-tunes."""
+        """One for each model, round of the plan, of `groups` and seed, as of what takes place after the fine-tunes;
+        with a cell for each benchmark and, of scores on test, for each sampled run."""
         for model, end, minutes in self.rounds(plan):
             for group, seed in product(self.groups(plan, minutes), plan.configuration.finetuning.seeds):
                 cells = tuple(
                     BenchmarkCell(self.name, model, name, seed=seed, run=run)
                     for name in group.members
-                    for run in self.runs(plan.run, name)
+                    for run in (sampling_runs(plan.run, name, "test") if "scores" in self.tables else (None,))
                 )
                 yield Job(self.name, model, f"{group.name}.seed{seed}{end}", cells)
 
@@ -286,19 +282,11 @@ class FinetuneAdapter(BenchmarkRule):
     def recipe(self, records: "Workspace", cell: BenchmarkCell) -> Recipe:
         """How validation is scored, how training goes, the digests of the model and of both splits, and the cell's
         learning rate and seed."""
-        run, model = records.run, records.model_record(cell.model)
-        settings = self.scoring_recipe(records, cell, given(cell.prompt)) | self.cell_settings(run, cell)
-        return (
-            settings
-            | self.mask_settings(run, cell.model, run.configuration.finetuning.dropout)
-            | {
-                "model": model["checkpoints"]["final"]["digest"],
-                "train": records.split_record(cell.benchmark, "train")["digest"],
-                "validation": records.split_record(cell.benchmark, "validation")["digest"],
-                "learning_rate": cell.learning_rate,
-                "seed": cell.seed,
-            }
-        )
+        run, model = records.run, records.model_record(cell.model)["checkpoints"]["final"]["digest"]
+        recipe = self.scoring_recipe(records, cell, given(cell.prompt)) | self.cell_settings(run, cell)
+        recipe |= self.mask_settings(run, cell.model, run.configuration.finetuning.dropout)
+        recipe |= {split: records.split_record(cell.benchmark, split)["digest"] for split in self.splits(cell)}
+        return recipe | {"model": model, "learning_rate": cell.learning_rate, "seed": cell.seed}
 
     # ---- what it costs ------------------------------------------------------------------------------------------
 
@@ -337,23 +325,19 @@ class SelectPrompt(BenchmarkRule):
     reads_records = False
     on_login_node = True
 
-    def cell(self, model: str, benchmark: str) -> BenchmarkCell:
-        """The cell that chooses the prompt of a model on a benchmark by validation."""
-        return BenchmarkCell(self.name, model, benchmark)
-
     def choice_for(self, plan: Participants, score: BenchmarkCell) -> BenchmarkCell | None:
         """The cell whose choice says whether a score counts; None where there was nothing to choose. Signal curves have
         one prompt, and an adapter's was chosen with it."""
         direct = score.rule == EVALUATE_MODEL.name and score.checkpoint == "final"
         chosen = direct and len(plan.prompts(score.model, score.benchmark)) > 1
-        return self.cell(score.model, score.benchmark) if chosen else None
+        return BenchmarkCell(self.name, score.model, score.benchmark) if chosen else None
 
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
         """One for each model and group of benchmarks, planned or not, in which there is something to choose."""
         for model in plan.models("agreement"):
             for group in self.groups(plan, self.minutes_of(plan, model.model, plan.benchmarks("agreement"))):
                 open_choice = (name for name in group.members if len(plan.prompts(model.model, name)) > 1)
-                cells = tuple(self.cell(model.model, name) for name in open_choice)
+                cells = tuple(BenchmarkCell(self.name, model.model, name) for name in open_choice)
                 if cells:
                     yield Job(self.name, model.model, group.name, cells)
 
@@ -421,10 +405,6 @@ class EvaluateAdapter(ScoringRule):
     worker = "lm_validity.cells.workers:AdapterScorer"
     reads_records = False
     protocol = "train_before_test"
-
-    def runs(self, run: Run, benchmark: str) -> tuple[int | None, ...]:
-        """The runs of sampled answers on the test split, (None,) where answers are not sampled."""
-        return sampling_runs(run, benchmark, "test")
 
     def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
         """The selection, and the direct test scores with every prompt, of which one is the result where no adapter was

@@ -28,7 +28,7 @@ from lm_validity.cells.training.lora import CannotStack, find_targets, save_adap
 from lm_validity.config.sheets import Dtype
 from lm_validity.errors import INSTALL_CUDA, ON_CPU, CellError, InputError, Refusal
 from lm_validity.files import read_json
-from lm_validity.run.cell import BenchmarkCell, CheckpointRecord, Job, Prompt, derive_seed, given
+from lm_validity.run.cell import BenchmarkCell, CheckpointRecord, Job, Prompt, derive_seed, given, label
 from lm_validity.run.inputs import own_files
 from lm_validity.run.rules.benchmarks import OF_ALL_CELLS
 from lm_validity.run.store import Address
@@ -290,7 +290,7 @@ class AdapterTrainer(Worker):
             plans = [self._plan(address) for address in addresses]
             train_side_by_side(plans[0]._replace(members=[plan.members[0] for plan in plans]))
         except CannotStack:
-            log.info("%s: its rates are trained one after another", addresses[0].label)
+            log.info("%s: its rates are trained one after another", label(addresses[0].cell))
         finally:
             wall, cpu = stopwatch.seconds
             for address in addresses:

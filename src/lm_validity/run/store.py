@@ -312,7 +312,8 @@ def _status(pid: int) -> list[str]:
 
 def process_start(pid: int) -> str | None:
     """The start time of a process, so that a reused pid is not mistaken for it; None where it cannot be known."""
-    return (_status(pid) or [None] * 20)[19]
+    state = _status(pid)
+    return state[19] if state else None
 
 
 def is_alive(pid: int | None, started: str | None) -> bool:

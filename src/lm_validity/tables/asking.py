@@ -1,6 +1,7 @@
 """One question where headers do not say what columns mean: the frame, at most three readings that were executed on the
 input, what each gives, and the command that is that reading."""
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ import pandas as pd
 from lm_validity.errors import InputError, Question, did_you_mean
 from lm_validity.tables import told as readings
 from lm_validity.tables.candidates import answers, find, score_sets, sure
-from lm_validity.tables.frame import Frame, Table
+from lm_validity.tables.frame import Frame
 from lm_validity.tables.metrics import plain
 from lm_validity.tables.roles import Columns
 from lm_validity.tables.told import Long, Scaled, Told
@@ -36,31 +37,29 @@ class Reader:
     command: str = "lm-validity import"
     units: Mapping[str, str] = field(default_factory=dict)
     directions: Mapping[str, str] = field(default_factory=dict)
-    counted: dict[int, Columns] = field(default_factory=dict)
     refusals: list[InputError] = field(default_factory=list)
 
-    def of(self, table: Table) -> Columns:
-        """The columns of a table."""
-        if id(table) not in self.counted:
-            self.counted[id(table)] = Columns(table)
-        return self.counted[id(table)]
+    @cached_property
+    def tables(self) -> list[Columns]:
+        """The columns of each table."""
+        return [Columns(table) for table in self.frame.tables]
 
     @cached_property
-    def groups(self) -> list[list[Table]]:
+    def groups(self) -> list[list[Columns]]:
         """Tables that lie above each other in the same files, coarsest first; rectangular ones each by itself. Those
         without a number are none."""
-        groups: list[tuple[set[int], list[Table]]] = []
-        for table in self.frame.tables:
-            columns = self.of(table)
+        groups: list[tuple[set[int], list[Columns]]] = []
+        for columns in self.tables:
+            table = columns.table
             if not any(column.numeric or column.boolean for column in columns.values()) and not answers(columns):
                 continue
             files = set[int]() if table.schema == ("table",) else set(table.files.tolist())
             shared = next((group for group in groups if group[0] & files), None)
             if shared is None:
-                groups.append((files, [table]))
+                groups.append((files, [columns]))
             else:
                 shared[0].update(files)
-                shared[1].append(table)
+                shared[1].append(columns)
         return [tables for _, tables in groups]
 
     def read(self, text: str | None) -> list[Long]:
@@ -80,27 +79,27 @@ class Reader:
         """The long table of each group of tables under the reading that has the most columns in it."""
         found = []
         for group in self.groups:
-            pairs = [(told, table) for told in options if (table := readings.first_with(group, told)) is not None]
+            pairs = [(told, columns) for told in options if (columns := readings.first_with(group, told)) is not None]
             if pairs:
-                told, table = max(pairs, key=lambda pair: len(readings.needed(pair[0])))
-                found.append(readings.apply_table(self.frame, self.of(table), told))
+                told, columns = max(pairs, key=lambda pair: len(readings.needed(pair[0])))
+                found.append(readings.apply_table(columns, told))
         if found:
             return found
         names = readings.needed(options[0]) if options else []
-        columns = dict.fromkeys(name for table in self.frame.tables for name in table.cells)
-        for absent in [name for name in names if name not in columns][:1]:
-            hint = did_you_mean(absent, [*columns], f"columns: {listing(columns, 12)}.")
+        there = dict.fromkeys(itertools.chain(*self.tables))
+        for absent in [name for name in names if name not in there][:1]:
+            hint = did_you_mean(absent, there, f"columns: {listing(there, 12)}.")
             raise InputError(f"--columns: there is no column {absent!r}.", hint)
         raise InputError(
             f"--columns: no table has numbers and all of {', '.join(names)}.", "name columns of one table."
         )
 
-    def _sure(self, group: Sequence[Table]) -> list[Long]:
+    def _sure(self, group: Sequence[Columns]) -> list[Long]:
         longs = []
-        for table in group:
-            told = sure(self.of(table))
+        for columns in group:
+            told = sure(columns)
             try:
-                longs += [] if told is None else [readings.apply_table(self.frame, self.of(table), told)]
+                longs += [] if told is None else [readings.apply_table(columns, told)]
             except InputError as refused:
                 self.refusals.append(refused)
                 return []
@@ -116,36 +115,36 @@ class Reader:
             )
         tried: list[tuple[float, list[list[Long]]]] = []
         for longs, group in zip(certain, self.groups, strict=True):
-            found = [] if longs else find(self.frame, group, self.of, self.refusals)
+            found = [] if longs else find(group, self.refusals)
             points = math.inf if longs else found[0].points if found else -math.inf
             tried.append((points, [longs] if longs else [[each.long] for each in found]))
         options = _together([longs for _, longs in sorted(tried, key=lambda pair: -pair[0])])
-        shown = options[0][0].table if options else self.frame.tables[0]
+        shown = options[0][0].columns if options else self.tables[0]
         lines = [f"what do the columns of {self.name} mean? Their headers do not say it for sure.", ""]
         lines += self._described(shown)
         texts = ["; ".join(dict.fromkeys(readings.show(long.told) for long in longs)) for longs in options]
         for number, (text, longs) in enumerate(zip(texts, options, strict=True), 1):
-            lines += ["", f"  {number}. {preview(longs, [self.scale(long) for long in longs])}"]
+            lines += ["", f"  {number}. {preview([self.scale(long) for long in longs])}"]
             lines.append(f"     {self.command} --columns {quote(text)}")
         if not options:
             why = "no column has numbers that may be scores, or right and wrong answers."
-            if any(score_sets(self.of(table), ()) for table in self.frame.tables[:3]):
+            if any(score_sets(columns, ()) for columns in self.tables[:3]):
                 why = "nothing names the models: --model PATH=NAME names that of a file."
             for refused in self.refusals[:1]:
                 why = f"no reading gives a table; the likeliest: {refused.problem} {refused.hint}"
             return Question("\n".join(lines), f"{why} Correct the files, or write --columns yourself.")
         used = {name for long in options[0] for name in readings.needed(long.told)}
-        free = [name for name in shown.cells if name not in used and self.of(shown)[name].distinct]
+        free = [name for name, column in shown.items() if name not in used and column.distinct]
         lines += ["", f"Reading 1 does not use: {some(free) or 'nothing'}.{self.skipped(options[0])}"]
         return Question("\n".join(lines), "choose a reading, or write --columns yourself.", texts)
 
     def scale(self, long: Long) -> Scaled:
         """The scores in shares, with directions."""
-        return readings.scaled(self.frame, long, self.units, self.directions)
+        return readings.scaled(long, self.units, self.directions)
 
-    def _described(self, table: Table) -> list[str]:
+    def _described(self, columns: Columns) -> list[str]:
+        table = columns.table
         lines = [f"{count(len(table.cells), 'row')} of {count(len(set(table.files)), 'file')}:"]
-        columns = self.of(table)
         for column in list(columns.values())[:_COLUMNS_SHOWN]:
             values = ", ".join(" ".join(text.split())[:24] for text in column.different[:3])
             lines.append(f"   {column.name:<24.24} {column.distinct:>5} different   {values}")
@@ -163,7 +162,7 @@ class Reader:
 
     def left_out(self, longs: Sequence[Long]) -> dict[Path, str]:
         """The files that give nothing under a reading, with the reason."""
-        used = {int(file) for long in longs for file in np.unique(long.table.files)}
+        used = {int(file) for long in longs for file in np.unique(long.columns.table.files)}
         reasons = {
             source.path: "not of the tables read" for i, source in enumerate(self.frame.sources) if i not in used
         }
@@ -203,24 +202,24 @@ def some(values: Iterable[object], most: int = _NAMES_SHOWN) -> str:
     return ", ".join(shown) + (f", … ({len(names)})" if len(shown) < len(names) else "")
 
 
-def preview(longs: Sequence[Long], finals: Sequence[Scaled]) -> str:
+def preview(finals: Sequence[Scaled]) -> str:
     """What a reading gives: how many models and benchmarks, their names, units, directions, and one cell."""
-    lines = [f"{size(longs, finals)}, {meaning(finals)}"]
+    lines = [f"{size(finals)}, {meaning(finals)}"]
     for role in ("model", "benchmark"):
         lines.append(f"{role}s: {some(dict.fromkeys(name for final in finals for name in final.scores[role]))}")
-    first = longs[0].scores.iloc[0]
-    place = longs[0].table.places[int(first["row"])]
+    first = finals[0].long.scores.iloc[0]
+    place = finals[0].long.columns.table.places[int(first["row"])]
     lines.append(f"{first['model']} on {first['benchmark']}: {first['value']:g} ({place})")
-    notes = [note for long, final in zip(longs, finals, strict=True) for note in (*final.notes, *long.notes)]
+    notes = [note for final in finals for note in (*final.notes, *final.long.notes)]
     return "\n     ".join([*lines, *notes[:3]])
 
 
-def size(longs: Sequence[Long], finals: Sequence[Scaled]) -> str:
+def size(finals: Sequence[Scaled]) -> str:
     """How many models, benchmarks, runs and checkpoints, and answers or items of each."""
-    scores = pd.concat([final.scores for final in finals]) if len(finals) > 1 else finals[0].scores
+    scores = pd.concat([final.scores for final in finals])
     roles = [role for role in ("model", "benchmark", "metric", "checkpoint", "run") if role in scores]
     text = " × ".join(count(scores[role].nunique(), role) for role in roles)
-    n, noun = scores["n"].dropna(), "answer" if longs[0].items else "item"
+    n, noun = scores["n"].dropna(), "answer" if finals[0].long.items else "item"
     if n.empty:
         return text
     return f"{text}, {count(int(n.min()), noun) if n.min() == n.max() else f'{n.min():g} to {n.max():g} {noun}s'} each"

@@ -3,14 +3,13 @@ benchmark, item, run; those stay in which each score is once and models repeat."
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.tables.frame import Frame, Table
 from lm_validity.tables.metrics import plain, plain_text, vocabulary
 from lm_validity.tables.roles import MODEL_LIKE, RUN_LIKE, SETTINGS, STEP_LIKE, Column, Columns, known_names
 from lm_validity.tables.told import Given, Long, Told, apply_table, averages, first_with, named_average, needed, show
@@ -44,23 +43,18 @@ def one(name: str) -> list[Given]:
     return [Given((name,))]
 
 
-def find(
-    data: Frame, tables: Sequence[Table], of: Callable[[Table], Columns], refusals: list[InputError], best: int = 3
-) -> list[Candidate]:
+def find(tables: Sequence[Columns], refusals: list[InputError]) -> list[Candidate]:
     """The readings of tables that lie above each other, coarsest first, which give a consistent table: best first, each
     table once. `refusals`: why likely ones give none is added to it."""
     found: dict[tuple[object, ...], Candidate] = {}
-    for place, table in enumerate(tables[:_MOST_TABLES]):
-        columns = of(table)
-        if not any(column.numeric for column in columns.values()) and not answers(columns):
-            continue
-        tried = max(4, min(TRIED >> place, _CELLS_TRIED // len(table.cells)))
+    for place, columns in enumerate(tables[:_MOST_TABLES]):
+        tried = max(4, min(TRIED >> place, _CELLS_TRIED // len(columns.table.cells)))
         ranked = sorted(((_before(columns, told), told) for told in options(columns)), key=lambda pair: -pair[0])
         for points, told in ranked[:tried]:
-            if first_with(tables, told) is not table:
+            if first_with(tables, told) is not columns:
                 continue
             try:
-                long = apply_table(data, columns, told)
+                long = apply_table(columns, told)
             except InputError as refused:
                 refusals.append(refused)
                 continue
@@ -70,7 +64,7 @@ def find(
             same = found.get(candidate.signature)
             if same is None or same.points < candidate.points:
                 found[candidate.signature] = candidate
-    return _diverse(sorted(found.values(), key=lambda each: -each.points), best)
+    return _diverse(sorted(found.values(), key=lambda each: -each.points))
 
 
 def _repeats(scores: pd.DataFrame) -> bool:
@@ -91,8 +85,8 @@ def _carried(columns: Columns, told: Told) -> bool:
 _FAR = 6.0  # points below the first, from where a reading is none that was meant
 
 
-def _diverse(ranked: list[Candidate], best: int) -> list[Candidate]:
-    """The best readings, not more than two of which have the same names, or the same scores while others are left."""
+def _diverse(ranked: list[Candidate]) -> list[Candidate]:
+    """The best three, not more than two of which have the same names, or the same scores while others are left."""
     likely = [each for each in ranked if each.points > ranked[0].points - _FAR]
     counts: Counter[str] = Counter()
     kept, later = list[Candidate](), list[Candidate]()
@@ -103,7 +97,7 @@ def _diverse(ranked: list[Candidate], best: int) -> list[Candidate]:
         counts.update((kind, scores))
         if counts[kind] <= 2:
             (kept if counts[scores] <= 2 else later).append(each)
-    return (kept + later)[:best]
+    return (kept + later)[:3]
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, metric_key
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables import schema, settings
 from lm_validity.tables.metrics import settled_directions, unit_notes
-from lm_validity.tables.standard_errors import CheckedErrors, ErrorCheck, checked_errors, error_notes
+from lm_validity.tables.standard_errors import ErrorCheck, checked_errors, error_notes
 from lm_validity.tables.training import Sampling, average_runs, commonest
 from lm_validity.words import listing, with_names
 
@@ -213,8 +213,9 @@ def count_scores(
     Where no row of a sheet names its studies, all studies have one answer.
     """
     files = (sources.scores, Path(sources.scores).with_name(settings.FILE), sources.models, sources.benchmarks)
-    question = _Question(tuple(map(_stamp, files)), sources, tuple(groups), tuple(only))
-    counted = _count(question, study if study is not None and _read(question).by_study else None, unlike)
+    question = (tuple(map(_stamp, files)), sources, tuple(groups), tuple(only))
+    sheets = (_read(*question).models, _read(*question).benchmarks)
+    counted = _count(question, study if any(sheet["studies"].notna().any() for sheet in sheets) else None, unlike)
     return replace(counted, **{name: getattr(counted, name).copy() for name in ("rows", "models", "benchmarks")})
 
 
@@ -226,28 +227,21 @@ def _stamp(path: str | Path | None) -> tuple[str, int, int, int] | None:
     return str(Path(path).resolve()), status.st_ino, status.st_size, status.st_mtime_ns
 
 
-class _Question(NamedTuple):
-    """Which scores are to be counted, and the stamps of the files."""
-
-    stamps: tuple[object, ...]
-    sources: Sources
-    groups: tuple[Group, ...]
-    only: tuple[str, ...]
-
-
 class _Read(NamedTuple):
-    """The rows that reports read, both sheets, notes, and whether a row of a sheet names its studies."""
+    """The rows that reports read, both sheets, and notes."""
 
     rows: pd.DataFrame
     models: pd.DataFrame
     benchmarks: pd.DataFrame
     notes: tuple[str, ...]
-    by_study: bool
+
+
+# the stamps of the files, the files, the groups of models, and the models that are compared
+_Question = tuple[tuple[object, ...], Sources, tuple[Group, ...], tuple[str, ...]]
 
 
 @lru_cache(maxsize=1)
-def _read(question: _Question) -> _Read:
-    sources, only = question.sources, question.only
+def _read(stamps: tuple[object, ...], sources: Sources, groups: tuple[Group, ...], only: tuple[str, ...]) -> _Read:
     rows = schema.read_scores(sources.scores)
     for model in only:
         if model not in set(rows["model"]):
@@ -261,15 +255,14 @@ def _read(question: _Question) -> _Read:
     rows = report_rows(rows, sheet, notes)
     model_sheet = schema.sheet_frame([], ModelFacts)
     if sources.models is not None:
-        model_sheet = schema.as_in_scores(schema.read_model_facts(sources.models, question.groups), set(rows["model"]))
-    by_study = bool(model_sheet["studies"].notna().any() or sheet["studies"].notna().any())
-    return _Read(rows, model_sheet, sheet, tuple(notes), by_study)
+        model_sheet = schema.as_in_scores(schema.read_model_facts(sources.models, groups), set(rows["model"]))
+    return _Read(rows, model_sheet, sheet, tuple(notes))
 
 
 @lru_cache(maxsize=2)
 def _count(question: _Question, study: str | None, unlike: settings.Unlike) -> Counted:
-    rows, model_sheet, sheet, notes_read, _ = _read(question)
-    scores, benchmarks, notes = str(question.sources.scores), question.sources.benchmarks, list(notes_read)
+    rows, model_sheet, sheet, notes_read = _read(*question)
+    scores, benchmarks, notes = str(question[1].scores), question[1].benchmarks, list(notes_read)
     model_sheet, rows = _of_this_study(model_sheet, rows, "model", study, notes)
     sheet, rows = _of_this_study(sheet, rows, "benchmark", study, notes)
     without_score = sorted(set(sheet["benchmark"]) - set(rows["benchmark"]))
@@ -279,7 +272,7 @@ def _count(question: _Question, study: str | None, unlike: settings.Unlike) -> C
     rows = settings.of_one_kind(
         settings.with_settings(rows, settings.settings_beside(scores)), kept_out, scores, unlike
     )
-    rows, checks = _with_checked_errors(_with_final_tokens(rows, model_sheet), sheet)
+    rows, checks = checked_errors(_with_final_tokens(rows, model_sheet), sheet)
     averaged = average_runs(rows, scores)
     rows, notes = averaged.rows, [*notes, *kept_out, *averaged.notes]
     facts, direction_notes = settled_directions(rows, sheet, scores)
@@ -356,10 +349,6 @@ def _of_its_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path, no
     lost = rows[:0] if keep.all() else rows[~cells.transform("any")]
     for benchmark in sheet.loc[sheet["benchmark"].isin(lost["benchmark"]), "benchmark"]:
         out = lost[lost["benchmark"] == benchmark]
-        if len(out) == (rows["benchmark"] == benchmark).sum():
-            has = listing(metrics[benchmark])
-            notes.append(f"{benchmark}: no score under its metric {named[benchmark]}; the table has {has}.")
-            continue
         names = listing(dict.fromkeys(out["model"] + out["checkpoint"].map(_at) + " (" + out["protocol"] + ")"), 6)
         notes.append(
             f"{benchmark}: the scores of {names} are not under its metric {named[benchmark]} but under "
@@ -454,24 +443,20 @@ def _one_count(rows: pd.DataFrame, facts: pd.DataFrame, notes: list[str]) -> pd.
     counts_used = {name: named.get(name, int(commonest(group, min))) for name, group in times["num_fewshot"]}
     if not counts_used:
         return rows
-    out = (counts.notna() & (counts != benchmarks.map(counts_used))).to_numpy(dtype=bool)
-    by_count = {
-        number: [name for name, count in counts_used.items() if count == number]
-        for number in sorted(set(counts_used.values()))
-    }
-    parts = [f"{number} on {listing(names)}" for number, names in by_count.items()]
-    notes.append(f"Few-shot examples: {'; '.join(parts) if len(parts) > 1 else next(iter(by_count))}.")
+    chosen = benchmarks.map(counts_used)
+    by_count = {f"{number:g}": listing(sorted(set(names))) for number, names in benchmarks.groupby(chosen)}
+    parts = [f"{number} on {names}" for number, names in by_count.items()]
+    notes.append(f"Few-shot examples: {'; '.join(parts if len(parts) > 1 else by_count)}.")
+    out = (counts.notna() & (counts != chosen)).to_numpy(dtype=bool)
     if out.any():
         parts = [
             f"{number} on {listing(sorted(group['benchmark'].unique()))} (models: {group['model'].nunique()})"
             for number, group in rows[out].groupby("num_fewshot")
         ]
         notes.append(f"Scores with another number of few-shot examples stay out ({out.sum()}): {'; '.join(parts)}.")
-    uncounted = counts.isna().to_numpy()
-    if not uncounted.any():
-        return rows[~out]
     of_score = [rows[name] for name in (*_EVALUATION, "run", "benchmark", "metric")]
-    again = uncounted & (counts.mask(out).groupby(of_score, dropna=False, sort=False).transform("count") > 0).to_numpy()
+    counted_too = counts.mask(out).groupby(of_score, dropna=False, sort=False).transform("count") > 0
+    again = (counts.isna() & counted_too).to_numpy(dtype=bool)
     if again.any():
         notes.append(f"Scores with few-shot examples nobody counted stay out beside counted ones: {again.sum()}.")
     return rows[~out & ~again]
@@ -491,8 +476,7 @@ def _with_final_tokens(rows: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame
     return rows.assign(tokens_b=rows["tokens_b"].astype("float64").fillna(total.astype("float64")))
 
 
-@dataclass(frozen=True)
-class CommonPoints:
+class CommonPoints(NamedTuple):
     """unit: `tokens_b` or `iteration`, None where models do not say it; the points of each model in it."""
 
     unit: str | None
@@ -543,16 +527,14 @@ def last_checkpoints(rows: pd.DataFrame) -> LastCheckpoints:
     The last one is that with the most tokens if all of the model's have tokens, else with the most iterations if all
     have these. If both are known and contradict each other, the last one is not known.
     """
-    final = (rows["checkpoint"].isna() | (rows["checkpoint"] == "final")).to_numpy(dtype=bool)
+    final = (rows["checkpoint"].fillna("final") == "final").to_numpy(dtype=bool)
     is_last, names_used, unknown = final.copy(), [], {}
-    unfinished = ~rows["model"].isin(rows.loc[final, "model"].unique()).to_numpy()
-    for model, group in rows[unfinished].groupby("model", sort=True):
-        points = group.groupby("checkpoint")[["tokens_b", "iteration"]].max().astype("Float64")
-        last = _last_of(points)
+    for model, group in rows[~rows["model"].isin(rows.loc[final, "model"])].groupby("model", sort=True):
+        last = _last_of(group.groupby("checkpoint")[["tokens_b", "iteration"]].max().astype("Float64"))
         if isinstance(last, str):
             unknown[str(model)] = last
             continue
-        is_last |= unfinished & ((rows["model"] == model) & rows["checkpoint"].isin(last)).to_numpy(dtype=bool)
+        is_last |= ((rows["model"] == model) & rows["checkpoint"].isin(last)).to_numpy(dtype=bool)
         names_used.append(f"{model} ({last[0]})")
     return LastCheckpoints(is_last, names_used, unknown)
 
@@ -616,13 +598,3 @@ def _finite(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         value=np.where(finite, rows["value"], np.nan), stderr=np.where(np.isfinite(errors), errors, np.nan)
     )
     return rows, with_names({"Scores without a finite value count as missing: {}.": lost.tolist()})
-
-
-def _with_checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> CheckedErrors:
-    """The rows, in their order, whose standard errors were checked in order of training."""
-    if rows["stderr"].isna().all():
-        return CheckedErrors(rows, [])
-    tokens, iterations = rows["tokens_b"].astype("float64"), rows["iteration"].astype("float64")
-    progress = tokens.where(tokens.notna().groupby(rows["model"]).transform("all"), iterations)
-    checked, checks = checked_errors(rows.iloc[np.argsort(progress.to_numpy(), kind="stable")], sheet)
-    return CheckedErrors(rows.assign(stderr=checked["stderr"]), checks)

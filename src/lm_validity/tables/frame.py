@@ -40,7 +40,7 @@ _MOST_ROWS = 10_000_000  # of a parquet file, which may be small with very many
 GLUE = "\x1f"  # between the names of nested keys, until they are shortened
 _PLACES = re.compile(r"folder \d+|files|file( [12])?|heading|level \d+")
 IDENTIFIERS = ("name", "id", "label", "title", "slug", "key", "display_name")  # say little without the key above
-_ORDER = ("folder", "files", "file", "heading", "level")
+_AROUND = {"folder": "path", "files": "path", "file": "path", "heading": "heading", "level": "level"}  # in this order
 # What libraries say of broken files
 _BROKEN = (ValueError, KeyError, AttributeError, TypeError, RecursionError, OSError, pa.ArrowException, yaml.YAMLError,
            zipfile.BadZipFile)  # fmt: skip
@@ -73,11 +73,11 @@ class Table:
     files: np.ndarray
     kinds: dict[str, str]  # of each column: path, level, heading or cell
     schema: Schema
+    sources: Sequence[Source]
 
-    @property
-    def depth(self) -> int:
-        """How many levels of the input lie above these rows."""
-        return len(self.schema)
+    def place(self, row: int) -> str:
+        """Where a row stands: file and line, or file and object."""
+        return f"{self.sources[self.files[row]].path}, {self.places[row]}"
 
 
 @dataclass
@@ -87,10 +87,6 @@ class Frame:
     tables: list[Table]
     sources: list[Source]
     skipped: dict[Path, str]
-
-    def place(self, table: Table, row: int) -> str:
-        """Where a row stands: file and line, or file and object."""
-        return f"{self.sources[table.files[row]].path}, {table.places[row]}"
 
 
 def frame(sources: Sequence[Source]) -> Frame:
@@ -116,8 +112,8 @@ def frame(sources: Sequence[Source]) -> Frame:
         for block in blocks:
             cells = block.cells.assign(**{key: text for key, text in above.items() if key not in block.cells})
             _group(block, groups, exact).append((number, block._replace(cells=cells)))
-    tables = sorted(map(_table, groups), key=lambda table: (table.depth, -len(table.cells)))
-    return Frame(tables, list(sources), skipped)
+    tables = [_table(group, sources) for group in groups]
+    return Frame(sorted(tables, key=lambda table: (len(table.schema), -len(table.cells))), list(sources), skipped)
 
 
 def _group(
@@ -144,20 +140,16 @@ def _first(block: Block) -> str | None:
     return next((name for name in block.cells if not _PLACES.fullmatch(name)), None)
 
 
-def _table(group: list[tuple[int, Block]]) -> Table:
+def _table(group: list[tuple[int, Block]], sources: Sequence[Source]) -> Table:
     cells = pd.concat([block.cells for _, block in group], ignore_index=True).fillna("")
     own = [name for name in cells if not _PLACES.fullmatch(name)]
-    first = sorted((name for name in cells if _PLACES.fullmatch(name)), key=_place_order)
+    order = [*_AROUND].index
+    around = sorted(set(cells) - set(own), key=lambda name: (order(name.split()[0]), name.zfill(12)))
     short = _short(own)
-    kinds = {name: name if name == "heading" else "level" if name.startswith("level") else "path" for name in first}
+    kinds = {name: _AROUND[name.split()[0]] for name in around} | {short[name]: "cell" for name in own}
     files = np.repeat([number for number, _ in group], [len(block.places) for _, block in group])
     places = [place for _, block in group for place in block.places]
-    kinds |= {short[name]: "cell" for name in own}
-    return Table(cells[[*first, *own]].rename(columns=short), places, files, kinds, group[0][1].schema)
-
-
-def _place_order(name: str) -> tuple[int, str]:
-    return next(i for i, word in enumerate(_ORDER) if name.startswith(word)), name.zfill(12)
+    return Table(cells[[*around, *own]].rename(columns=short), places, files, kinds, group[0][1].schema, sources)
 
 
 def _short(names: list[str]) -> dict[str, str]:

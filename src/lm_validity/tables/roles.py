@@ -53,7 +53,8 @@ STEP_LIKE = re.compile(r"(step|ckpt|checkpoint|iter|global)[-_ ]*\d+", re.I)
 _HASH_LIKE = re.compile(
     r"^(?=.*\d)[0-9a-f]{8}[0-9a-f-]{4,}…?$|^\d{4}-?\d\d-?\d\d|^https?://|\.(png|jpe?g|pdf|csv|jsonl?|md|html|txt|py)$"
 )
-_LIKE = {"model": MODEL_LIKE, "run": RUN_LIKE, "step": STEP_LIKE, "hash": _HASH_LIKE}
+_NAME_LIKE = re.compile(r"^(?!.*; ).*[^\W\d_]", re.S)  # a letter, and no list
+_LIKE = {"model": MODEL_LIKE, "run": RUN_LIKE, "step": STEP_LIKE, "hash": _HASH_LIKE, "name": _NAME_LIKE}
 _MACHINE = frozenset(("cpu", "gpu", "ram", "vram", "memory", "load", "usage"))
 _PASSED = {"pass": 1.0, "passed": 1.0, "fail": 0.0, "failed": 0.0}
 _TRUTHS = ({"true", "false"}, {"0", "1", "0.0", "1.0"}, {*_PASSED})
@@ -167,6 +168,8 @@ class Column:
         word = _role_of(self.head) if self.kind == "cell" else None
         if word == "benchmark" and self.numeric and self.head.endswith("s"):
             word = "n"  # `Tasks`: how many
+        if word in ("model", "benchmark") and not self.numeric and self.like["name"] <= 0.5:
+            return None
         values = _SETTING_VALUES.get(word or "")
         fits = values is None or {text.lower() for text in self.different} <= values
         return word if fits and (self.numeric or word not in _NUMBERS) else None
@@ -221,8 +224,8 @@ class Column:
     @cached_property
     def textual(self) -> bool:
         """Whether its cells can be names."""
-        plain = not self.numeric and self.distinct > 0 and not self.boolean
-        return plain and self.length < _LONGEST_NAME and not self.says
+        texts = not (self.numeric or self.boolean or self.says) and self.length < _LONGEST_NAME
+        return texts and self.like["name"] > 0.5
 
     @cached_property
     def says(self) -> bool:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
@@ -39,7 +38,6 @@ _SAID = {
 }
 _OF_KIND = ("task_version", "limit", "n_items_scored", "n_items_total")  # what versions and parts are told by
 _PREFIX = "setting_"  # of their columns beside scores, some of which have the same names
-_WHERE = ("model", "benchmark")
 _DEFAULTS = {"checkpoint": "final", "prompt": "plain"}  # what null stands for in scores
 
 
@@ -68,7 +66,7 @@ def without_kinds(settings: pd.DataFrame) -> pd.DataFrame:
 def settings_beside(scores: str | Path) -> pd.DataFrame | None:
     """The settings of a table of scores; None where there are none."""
     path = Path(scores).with_name(FILE)
-    return read_table(path, SETTINGS, _WHERE) if path.is_file() else None
+    return read_table(path, SETTINGS, ("model", "benchmark")) if path.is_file() else None
 
 
 def with_settings(rows: pd.DataFrame, settings: pd.DataFrame | None) -> pd.DataFrame:
@@ -79,38 +77,29 @@ def with_settings(rows: pd.DataFrame, settings: pd.DataFrame | None) -> pd.DataF
     """
     if settings is None:
         return rows
-    setting_names = [name for name in SETTINGS.names if name not in SETTINGS_KEY]
-    settings_known = pd.DataFrame(index=rows.index, columns=setting_names, dtype=object)
+    names = [name for name in SETTINGS.names if name not in SETTINGS_KEY]
+    of_rows = pd.DataFrame(index=rows.index, columns=names, dtype=object)
     keys = [name for name in SETTINGS_KEY if name in rows]
     cells = rows[keys].fillna(_DEFAULTS).astype(object).assign(row=rows.index)
     settings = settings.astype(object)
     is_filled = settings[keys].notna()
     for pattern in is_filled.drop_duplicates().sort_values(keys).itertuples(index=False):  # the most general first
-        keys_filled = [name for name, is_given in zip(keys, pattern, strict=True) if is_given]
-        part = settings[(is_filled == list(pattern)).all(axis=1)].drop_duplicates(keys_filled)
-        rows_found = cells.merge(part[[*keys_filled, *setting_names]], on=keys_filled, how="inner").set_index("row")
-        settings_known.loc[rows_found.index] = rows_found[setting_names]
-    numbers = (
-        settings_known[["n_items_scored", "n_items_total", "limit"]].astype("Float64").to_numpy(float, na_value=np.nan)
-    )
-    by_benchmark = pd.Series(numbers[:, 0], settings_known.index).groupby(rows["benchmark"])
-    scored_most = by_benchmark.transform("max").to_numpy()  # items of a task that does not say how many it has
-    numbers[:, 1] = np.where(np.isnan(numbers[:, 1]), scored_most, numbers[:, 1])
-    parts = pd.Series([_part(*of_row) for of_row in numbers.tolist()], settings_known.index, dtype=object)
-    settings_known = settings_known.assign(
-        version=settings_known["task_version"].map(_version, na_action="ignore"), part=parts
-    )
-    return rows.join(settings_known.add_prefix(_PREFIX))
+        filled = [name for name, is_given in zip(keys, pattern, strict=True) if is_given]
+        part = settings[(is_filled == list(pattern)).all(axis=1)].drop_duplicates(filled)
+        matches = cells.merge(part[[*filled, *names]], on=filled, how="inner").set_index("row")
+        of_rows.loc[matches.index] = matches[names]
+    numbers = of_rows[["n_items_scored", "n_items_total", "limit"]].astype("Float64").astype("float64")
+    scored_most = numbers["n_items_scored"].groupby(rows["benchmark"]).transform("max")
+    # a task that does not say how many items it has, has as many as were scored
+    numbers["n_items_total"] = numbers["n_items_total"].fillna(scored_most)
+    parts = pd.Series([_part(*numbers_of_row) for numbers_of_row in numbers.to_numpy()], rows.index, dtype=object)
+    version = of_rows["task_version"].str.removesuffix(".0")  # `1` and `1.0` are one version
+    return rows.join(of_rows.assign(version=version, part=parts).add_prefix(_PREFIX))
 
 
 def without_settings(rows: pd.DataFrame) -> pd.DataFrame:
     """The scores without what `with_settings` added."""
     return rows[[name for name in rows if not name.startswith(_PREFIX)]]
-
-
-def _version(text: str) -> str:
-    """`1` and `1.0` are one version."""
-    return text.removesuffix(".0")
 
 
 def _part(scored: float, total: float, limit: float) -> str | None:
@@ -135,16 +124,11 @@ def of_one_kind(rows: pd.DataFrame, notes: list[str], path: str | Path, unlike: 
         values, by = rows[f"{_PREFIX}{name}"], rows["benchmark"]
         if name == "version":
             by = by + "\n" + rows[f"{_PREFIX}harness"].fillna("")
-        value_used = {
-            key: _commonest(values_of_kind, rows["model"])
-            for key, values_of_kind in values.dropna().groupby(by[values.notna()])
-        }
-        out = values.notna() & (values != by.map(value_used))
+        chosen = {key: _commonest(group, rows["model"]) for key, group in values.groupby(by) if group.notna().any()}
+        out = values.notna() & (values != by.map(chosen))
         if not out.any():
             continue
-        lines = [
-            _told(rows_out, values, value_used[by[rows_out.index[0]]]) for _, rows_out in rows[out].groupby(by[out])
-        ]
+        lines = [_told(part, values, chosen[by[part.index[0]]]) for _, part in rows[out].groupby(by[out])]
         if unlike == "refused":
             raise InputError(
                 f"{path}: different {words}: {'; '.join(lines)}.", "to compare them anyway: --mix-versions."
@@ -160,14 +144,11 @@ def of_one_kind(rows: pd.DataFrame, notes: list[str], path: str | Path, unlike: 
 def _commonest(values: pd.Series, models: pd.Series) -> str:
     """The value that most models have; of as many the highest version, or the whole before a part."""
     times = models[values.index].groupby(values).nunique()
-    result: str = max(
-        times.index[times == times.max()], key=lambda value: (value == "all items", *_numbers(value), value)
-    )
-    return result
 
+    def rank(value: str) -> tuple[int, bool, list[int], str]:
+        return times[value], value == "all items", [*map(int, filter(str.isdigit, value.split(".")))], value
 
-def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(float(part) for part in text.split(".") if part.isdigit())
+    return max(map(str, times.index), key=rank)
 
 
 def _told(out: pd.DataFrame, values: pd.Series, value_used: str) -> str:
@@ -184,41 +165,34 @@ def differences(rows: pd.DataFrame) -> tuple[Difference, ...]:
 
     rows: as `with_settings` gives them.
     """
-    names_by_difference: dict[tuple[str, str], list[str]] = {}
+    names: dict[tuple[str, str], list[str]] = {}
     items = rows["n_items"].astype("Float64").groupby([rows["benchmark"], rows["protocol"]]).agg(["min", "max"])
     items = items[(items["min"] < NEARLY_ALL * items["max"]).fillna(value=False)]
     ranges = {benchmark: f": {low:.0f} to {high:.0f}" for (benchmark, _), low, high in items.itertuples()}
     for benchmark, from_to in ranges.items():
         words = "number of items" + ("" if len(set(ranges.values())) > MOST_RANGES else from_to)
-        names_by_difference.setdefault(("n_items", words), []).append(benchmark)
-    settings = _SAID if f"{_PREFIX}chat_template" in rows else ()
-    varying = [setting for setting in settings if rows[f"{_PREFIX}{setting}"].nunique() > 1]
-    for benchmark, rows_of_benchmark in rows.groupby("benchmark") if varying else ():
+        names.setdefault(("n_items", words), []).append(benchmark)
+    varying = [name for name in _SAID if f"{_PREFIX}{name}" in rows and rows[f"{_PREFIX}{name}"].nunique() > 1]
+    for benchmark, group in rows.groupby("benchmark") if varying else ():
         for setting in varying:
-            values = rows_of_benchmark[f"{_PREFIX}{setting}"].dropna()
+            values = group[f"{_PREFIX}{setting}"].dropna()
             if setting == "task_hash":  # with a chat template, the hash is of each model's own prompt
-                values = values[~rows_of_benchmark[f"{_PREFIX}chat_template"][values.index].isin([True])]
+                values = values[~group[f"{_PREFIX}chat_template"][values.index].isin([True])]
             if values.nunique() > 1:
-                words = _counted(setting, values, rows_of_benchmark["model"])
-                names_by_difference.setdefault((setting, words), []).append(benchmark)
-    return tuple(Difference(setting, words, tuple(names)) for (setting, words), names in names_by_difference.items())
+                names.setdefault((setting, _counted(setting, values, group["model"])), []).append(benchmark)
+    return tuple(Difference(*difference, tuple(benchmarks)) for difference, benchmarks in names.items())
 
 
 def _counted(setting: str, values: pd.Series, of_models: pd.Series) -> str:
-    """`chat template: 3 of 6 models`; `backend: hf (4), vllm (2)`; of two models `backend: hf (ant), vllm (bee)`."""
-    named, total = values.groupby(of_models[values.index]).agg(set), of_models.nunique()
-    models = of_models[values.index].groupby(values).nunique().to_dict()
+    """`chat template: no (3), yes (3)`; of two models `backend: hf (ant), vllm (bee)`; of long texts how many."""
+    if setting == "chat_template":
+        values = values.map({True: "yes", False: "no"})
+    models, total = of_models[values.index].groupby(values).unique(), of_models.nunique()
     if setting in ("task_hash", "system_instruction"):
         return f"{_SAID[setting]}: {len(models)} different ones among {count(total, 'model')}"
-    if total == 2 and len(named) == 2 and all(len(values_of_model) == 1 for values_of_model in named):
-        counts_shown = [(next(iter(values_of_model)), model) for model, values_of_model in named.items()]
-        if setting == "chat_template":
-            counts_shown = [("yes" if value else "no", model) for value, model in counts_shown]
-        return f"{_SAID[setting]}: {listing([f'{value} ({model})' for value, model in counts_shown])}"
-    if setting == "chat_template":
-        return f"{_SAID[setting]}: {models.get(True, 0)} of {count(total, 'model')}"
-    by_number = sorted(models.items(), key=lambda item: (-item[1], str(item[0])))
-    return f"{_SAID[setting]}: {listing([f'{value} ({number})' for value, number in by_number], 4)}"
+    counted = sorted(models.items(), key=lambda item: (-len(item[1]), str(item[0])))
+    parts = [f"{value} ({names[0] if len(names) == 1 and total == 2 else len(names)})" for value, names in counted]
+    return f"{_SAID[setting]}: {listing(parts, 4)}"
 
 
 UNLIKE_SETTINGS = "Compared although their settings differ: "

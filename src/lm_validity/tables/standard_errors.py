@@ -5,7 +5,6 @@ lists the checks by their codes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -44,12 +43,9 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class ErrorCheck:
-    """`scores` of the `of` scores of a benchmark whose standard errors fail the check `code`.
-
-    `ratio`: the median of their standard errors over what they should be, None where there is nothing to compare.
-    """
+class ErrorCheck(NamedTuple):
+    """`scores` of the `of` scores of a benchmark whose standard errors fail the check `code`. `ratio`: the median of
+    these errors over what they should be, None where there is nothing to compare."""
 
     benchmark: str
     code: str
@@ -68,58 +64,36 @@ class CheckedErrors(NamedTuple):
 def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> CheckedErrors:
     """The rows whose standard errors were checked.
 
-    `rows`: the rows of SCORES that count, of one metric for each benchmark, at all checkpoints and those of a model in
-    order of training; `sheet`: the benchmarks' rows of the benchmarks sheet. Perplexities are not looked at. A share p
+    `rows`: the rows of SCORES that count, of one metric for each benchmark, at all checkpoints; `sheet`: the
+    benchmarks' rows of the benchmarks sheet. Perplexities are not looked at. A share p
     of n items has the error sqrt(p (1 - p) / (n - 1)). At a share of exactly 0 or 1 that is 0, and
     sqrt(q (1 - q) / (n + 4)) with q = (p n + 2) / (n + 4) is taken instead (Agresti and Coull 1998, The American
     Statistician 52:119); where n is unknown, with that of the benchmark's other errors. Negative errors are left alone.
     """
-    facts = sheet.set_index("benchmark")[["metric", "output_type", "n_items"]].to_dict("index")
-    errors = rows["stderr"].to_numpy(dtype=float).copy()
-    metrics = rows["metric"].where(rows["metric"].notna(), rows["benchmark"].map(lambda name: facts[name]["metric"]))
-    keys = [rows["benchmark"], rows["protocol"], metrics, *(rows[name] for name in _CURVE)]
-    all_rows = _Rows(
-        rows["value"].to_numpy(dtype=float),
-        errors,
-        rows["n_items"].astype("float64").to_numpy(dtype=float),
-        metrics.isin([name for name in metrics.dropna().unique() if name.split(",")[0] in SHARES_OF_ITEMS]).to_numpy(),
-        metrics.notna().to_numpy(),
-        rows["protocol"].to_numpy(dtype=object),
-        rows.groupby(keys, dropna=False, sort=False).ngroup().to_numpy(),
-    )
-    unbounded = {name for name in {*metrics.dropna(), *rows["benchmark"]} if is_unbounded(name)}
-    all_checks: list[ErrorCheck] = []
-    for benchmark, places in rows.groupby("benchmark").indices.items():
-        fact, rows_checked = facts[benchmark], all_rows.at(places)
-        looked_at = np.isfinite(rows_checked.values) & (rows_checked.errors >= 0)
-        if fact["output_type"] == PERPLEXITY or not looked_at.any():
-            continue
-        places = places[looked_at]
-        checks, errors[places] = _of_benchmark(
-            all_rows.at(places),
-            str(benchmark),
-            np.nan if pd.isna(fact["n_items"]) else fact["n_items"],
-            may_be_share=unbounded.isdisjoint({benchmark, *metrics.iloc[places].dropna()}),
-        )
+    facts = sheet.set_index("benchmark").reindex(rows["benchmark"]).set_axis(rows.index)
+    metrics = rows["metric"].where(rows["metric"].notna(), facts["metric"])
+    unbounded = [name for name in {*metrics.dropna(), *rows["benchmark"]} if is_unbounded(name)]
+    tokens, iterations = rows["tokens_b"].astype("float64"), rows["iteration"].astype("float64")
+    table = pd.DataFrame(
+        {
+            "value": rows["value"].astype("float64"),
+            "error": rows["stderr"].astype("float64"),
+            "items": rows["n_items"].astype("float64").fillna(facts["n_items"].astype("float64")),
+            "is_share": metrics.str.split(",").str[0].isin(SHARES_OF_ITEMS),
+            "is_named": metrics.notna(),
+            "is_bounded": ~(metrics.isin(unbounded) | rows["benchmark"].isin(unbounded)),
+            "protocol": rows["protocol"],
+            "progress": tokens.where(tokens.notna().groupby(rows["model"]).transform("all"), iterations),
+            "curve": rows.groupby(["benchmark", "protocol", metrics, *_CURVE], dropna=False, sort=False).ngroup(),
+        }
+    ).reset_index(drop=True)
+    looked_at = np.isfinite(table["value"]) & (table["error"] >= 0)
+    looked_at &= (facts["output_type"] != PERPLEXITY).to_numpy()
+    errors, all_checks = table["error"].to_numpy(copy=True), list[ErrorCheck]()
+    for benchmark, part in table[looked_at].groupby(rows["benchmark"].to_numpy()[looked_at]):
+        checks, errors[part.index] = _of_benchmark(part, str(benchmark))
         all_checks += checks
     return CheckedErrors(rows.assign(stderr=errors), all_checks)
-
-
-class _Rows(NamedTuple):
-    """Columns of rows (rows,): `is_share`, whether the metric is a fraction of items; `is_named`, whether there is a
-    metric; `curve`, the number of the learning curve that a row is a point of."""
-
-    values: np.ndarray
-    errors: np.ndarray
-    items: np.ndarray
-    is_share: np.ndarray
-    is_named: np.ndarray
-    protocol: np.ndarray
-    curve: np.ndarray
-
-    def at(self, places: np.ndarray) -> "_Rows":
-        """Of some rows, by places or mask."""
-        return _Rows(*(column[places] for column in self))
 
 
 def error_notes(checks: Sequence[ErrorCheck]) -> list[str]:
@@ -136,24 +110,19 @@ def error_notes(checks: Sequence[ErrorCheck]) -> list[str]:
     return notes
 
 
-def _of_benchmark(
-    rows_checked: _Rows, benchmark: str, items_of_sheet: float, *, may_be_share: bool
-) -> tuple[list[ErrorCheck], np.ndarray]:
-    """What is wrong with the standard errors of a benchmark's scores, and the errors (rows,) to use.
-
-    `may_be_share`: whether no name says that the scores are without bounds."""
-    values, errors, is_share = rows_checked.values, rows_checked.errors, rows_checked.is_share
+def _of_benchmark(table: pd.DataFrame, benchmark: str) -> tuple[list[ErrorCheck], np.ndarray]:
+    """What is wrong with the standard errors of a benchmark's scores, and the errors (rows,) to use. `table`: columns
+    of `checked_errors`."""
+    values, errors, items = (table[name].to_numpy() for name in ("value", "error", "items"))
     unit = 100.0 if (values > 1 + 1e-9).any() else 1.0  # percentages; a mean of ones may end above 1
     share = np.where(np.abs(values / unit - 1) < 1e-9, 1.0, values / unit)
-    items = np.where(np.isnan(rows_checked.items), items_of_sheet, rows_checked.items)
     items = np.where(items >= 2, items, np.nan)
     at_bound = (share == 0) | (share == 1)
-    is_share = is_share | _whole_numbers(share, values, items)
-    is_bounded = is_share | (may_be_share & ((share >= 0) & (share <= 1)).all())
-    fewest = _fewest_items(share, values)
+    is_share = table["is_share"].to_numpy() | _whole_numbers(share, values, items)
+    is_bounded = is_share | (table["is_bounded"].all() & ((share >= 0) & (share <= 1)).all())
     with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = errors / (unit * np.sqrt(share * (1 - share) / (items - 1)))
-        of_fewest = errors / (unit * np.sqrt(share * (1 - share) / (fewest - 1)))
+        spread = unit * np.sqrt(share * (1 - share))
+        ratio, of_fewest = (errors / (spread / np.sqrt(n - 1)) for n in (items, _fewest_items(share, values)))
     ratio = np.where(is_share & ~at_bound & np.isfinite(ratio), ratio, np.nan)
     compared = of_fewest[~at_bound & (of_fewest > 0)]
     is_one_number = len(compared) and np.quantile(np.abs(compared / np.median(compared) - 1), 0.9) <= _ONE_NUMBER
@@ -161,49 +130,35 @@ def _of_benchmark(
     is_small = np.isnan(items) & ~at_bound & (of_fewest < 1 / (_SMALL if is_one_number else _GROSS))
     ratio = np.where(is_small, of_fewest, ratio)
     right = (ratio >= 1 / _GROSS) & (ratio <= _GROSS) & ~is_small
+    is_open = is_bounded & np.isnan(ratio) & (errors > 0)
     failed = {
         ZERO: (errors == 0) & ~at_bound,
         OTHER_SIZE: np.isfinite(ratio) & ~right & (errors > 0),
-        TOO_LARGE: is_bounded & np.isnan(ratio) & (errors > 0.5 * unit),
+        TOO_LARGE: is_open & (errors > 0.5 * unit),
     }
     if failed[TOO_LARGE].any():  # the others are in percent too, unless that would mean too many items
-        is_percent = share * (1 - share) <= _MOST_ITEMS * (errors / (100 * unit)) ** 2
-        failed[TOO_LARGE] |= is_bounded & np.isnan(ratio) & (errors > 0) & is_percent
-    failed[NOT_ITEMS] = _not_items(
-        share, errors / unit, values, is_share & ~at_bound & np.isnan(items) & ~failed[TOO_LARGE]
-    )
-    failed[BEYOND_SCATTER] = np.zeros(len(values), dtype=bool)
-    over_scatter = np.full(len(values), np.nan)
-    is_other = ~(right | failed[ZERO] | failed[OTHER_SIZE] | failed[TOO_LARGE] | failed[NOT_ITEMS])
-    for protocol in dict.fromkeys(rows_checked.protocol):
-        mine = is_other & (rows_checked.protocol == protocol)
-        times = _over_scatter(rows_checked.at(mine)) if mine.any() else np.nan
-        if times > _BEYOND_SCATTER:
-            failed[BEYOND_SCATTER] |= mine
-            over_scatter[rows_checked.protocol == protocol] = times
-    errors_used = np.where(np.logical_or.reduce(list(failed.values())), np.nan, errors)
-    failed[AT_BOUND] = (is_share | is_bounded & ~rows_checked.is_named) & at_bound & (errors == 0)
+        failed[TOO_LARGE] |= is_open & (share * (1 - share) <= _MOST_ITEMS * (errors / (100 * unit)) ** 2)
+    looked_at = is_share & ~at_bound & np.isnan(items) & ~failed[TOO_LARGE]
+    failed[NOT_ITEMS] = _not_items(share, errors / unit, values, looked_at)
+    is_other = ~np.logical_or.reduce([right, *failed.values()])
+    scatter = {protocol: _over_scatter(part) for protocol, part in table[is_other].groupby("protocol")}
+    over_scatter = table["protocol"].map(scatter).to_numpy(float)
+    failed[BEYOND_SCATTER] = is_other & (over_scatter > _BEYOND_SCATTER)
+    errors_used = np.where(np.logical_or.reduce([*failed.values()]), np.nan, errors)
+    failed[AT_BOUND] = (is_share | is_bounded & ~table["is_named"].to_numpy()) & at_bound & (errors == 0)
     inside = is_share & ~at_bound & (errors_used > 0)
     if inside.any():  # what the other errors say of the number of items
         implied = share[inside] * (1 - share[inside]) / (errors_used[inside] / unit) ** 2 + 1
         items = np.where(np.isnan(items), np.median(implied), items)
     added = (share * items + 2) / (items + 4)
-    errors_used = np.where(
-        failed[AT_BOUND], unit * np.sqrt(np.clip(added * (1 - added), 0, None) / (items + 4)), errors_used
-    )
+    at_bounds = unit * np.sqrt(np.clip(added * (1 - added), 0, None) / (items + 4))
     ratios = {OTHER_SIZE: ratio, BEYOND_SCATTER: over_scatter}
     checks = [
-        ErrorCheck(
-            benchmark,
-            code,
-            int(mask.sum()),
-            len(values),
-            float(np.median(ratios[code][mask])) if code in ratios else None,
-        )
-        for code, mask in failed.items()
-        if mask.any()
-    ]
-    return checks, errors_used
+        ErrorCheck(benchmark, code, int(mask.sum()), len(values),
+                   float(np.median(ratios[code][mask])) if code in ratios else None)
+        for code, mask in failed.items() if mask.any()
+    ]  # fmt: skip
+    return checks, np.where(failed[AT_BOUND], at_bounds, errors_used)
 
 
 def _rounding(share: np.ndarray, values: np.ndarray) -> float:
@@ -271,16 +226,16 @@ def _not_items(share: np.ndarray, errors: np.ndarray, values: np.ndarray, looked
     return nothing if fits.any() else rows_checked
 
 
-def _over_scatter(rows_checked: _Rows) -> float:
+def _over_scatter(table: pd.DataFrame) -> float:
     """Root mean square of the standard errors over the scatter between neighbouring checkpoints; NaN for too few.
 
     The scatter is the root mean square of the second differences of all learning curves over the root of 6, which is
     the standard deviation of independent noise; what a curve bends comes on top. NaN too for curves without any
     scatter, which are smoothed or made up.
     """
-    order = np.argsort(rows_checked.curve, kind="stable")
-    values, curve = rows_checked.values[order], rows_checked.curve[order]
+    table = table.iloc[np.lexsort((table["progress"], table["curve"]))]
+    values, curve = table["value"].to_numpy(), table["curve"].to_numpy()
     bend = (values[2:] - 2 * values[1:-1] + values[:-2])[curve[2:] == curve[:-2]]
     scatter = np.sqrt((bend**2).mean() / 6) if len(bend) >= _LEAST_DIFFERENCES else 0.0
-    error = np.sqrt((rows_checked.errors**2).mean())
+    error = np.sqrt((table["error"] ** 2).mean())
     return float(error / scatter) if scatter > 1e-9 * error else float("nan")

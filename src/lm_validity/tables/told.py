@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.tables.frame import Frame, Table
 from lm_validity.tables.metrics import (
     find_task_facts,
     is_unbounded,
@@ -136,7 +135,7 @@ class Long:
     `error` (a standard error; NaN: unknown), `n` (NaN: unknown), `row` of the table, and `source`, the header."""
 
     told: Told
-    table: Table
+    columns: Columns
     rows: pd.DataFrame
     percent: frozenset[str] = frozenset()  # score columns with percent signs
     notes: list[str] = field(default_factory=list)
@@ -162,23 +161,21 @@ class Long:
         return scores.assign(error=scores.pop("sd") / np.sqrt(scores["n"]))
 
 
-def first_with(tables: Iterable[Table], told: Told) -> Table | None:
+def first_with(tables: Iterable[Columns], told: Told) -> Columns | None:
     """The first table that has all columns of a reading."""
-    names = needed(told)
-    return next((table for table in tables if all(name in table.cells for name in names)), None)
+    return next((columns for columns in tables if columns.keys() >= {*needed(told)}), None)
 
 
-def apply_table(frame: Frame, columns: Columns, told: Told) -> Long:
+def apply_table(columns: Columns, told: Told) -> Long:
     """The long table that a reading gives of a table. Raises InputError, with the cell, for what it cannot be."""
-    table = columns.table
-    rows = np.ones(len(table.cells), dtype=bool)
+    rows = np.ones(len(columns.table.cells), dtype=bool)
     for given in told.get("ignore", []):
         name = str(given.names[0])
         hit = columns[name].clean == given.detail
         if given.detail is not None and not hit.any():
             raise InputError(f"--columns: no row has {given.detail!r} in the column {name!r}.", "leave that part out.")
         rows &= ~hit
-    values = _values(frame, columns, told, rows)
+    values = _values(columns, told, rows)
     header = any(None in given.names for role, sources in told.items() if role != "score" for given in sources)
     if len(values) > 1 and not header:
         raise InputError(
@@ -188,35 +185,34 @@ def apply_table(frame: Frame, columns: Columns, told: Told) -> Long:
     for role in ("model", "benchmark"):
         if role not in told:
             raise InputError(f"--columns: no column has the role {role}.", HINT)
-    long = Long(told, table, _rows(columns, told, values, rows))
+    long = Long(told, columns, _rows(columns, told, values, rows))
     long.percent = frozenset(name for name in values if name in columns and columns[name].percent)
-    _leave_out(frame, columns, long, values, rows)
-    _check_once(frame, columns, long)
+    _leave_out(long, values, rows)
+    _check_once(long)
     if "error" in told or any(name in columns and not np.isnan(columns[name].spreads).all() for name in values):
-        long.rows = long.rows.assign(error=_errors(columns, told, long))
+        long.rows = long.rows.assign(error=_errors(long))
     return long
 
 
-def _values(frame: Frame, columns: Columns, told: Told, rows: np.ndarray) -> dict[str, np.ndarray]:
+def _values(columns: Columns, told: Told, rows: np.ndarray) -> dict[str, np.ndarray]:
     """The numbers (n,) of each score column by its header, or whether answers are right (1) or wrong (0)."""
     names = [name for given in told.get("score", []) for name in given.names]
     if names == [None]:
         used = set(needed(told))
         names = [name for name, column in columns.items() if column.numeric and name not in used]
-    values = {name: _numbers(frame, columns, name, rows) for name in names if name is not None}
+    values = {name: _numbers(columns, name, rows) for name in names if name is not None}
     for given in told.get("answer", []):
         name = str(given.names[0])
         if given.detail is not None:
             left, right = (columns.table.cells[each].str.strip().str.lower() for each in (name, given.detail))
             values[name] = np.where(columns[given.detail].filled, left == right, np.nan)
             continue
-        numbers = values[name] = _numbers(frame, columns, name, rows)
+        numbers = values[name] = _numbers(columns, name, rows)
         outside = rows & ((numbers < 0) | (numbers > 1))
         if outside.any():
             row = int(np.argmax(outside))
             raise InputError(
-                f"{frame.place(columns.table, row)}, column {name!r}: an answer is from 0 to 1, and this is "
-                f"{numbers[row]:g}.",
+                f"{columns.table.place(row)}, column {name!r}: an answer is from 0 to 1, and this is {numbers[row]:g}.",
                 f"write score={_quoted(name)}, or A==B for two columns whose equality is right.",
             )
     if not values:
@@ -224,14 +220,14 @@ def _values(frame: Frame, columns: Columns, told: Told, rows: np.ndarray) -> dic
     return values
 
 
-def _numbers(frame: Frame, columns: Columns, name: str, rows: np.ndarray) -> np.ndarray:
+def _numbers(columns: Columns, name: str, rows: np.ndarray) -> np.ndarray:
     """The numbers (n,) of a column. Raises InputError, with the cell, where most of what it says is none."""
     column = columns[name]
     if not column.numeric:
         row = int(np.argmax(column.filled & np.isnan(column.numbers) & rows))
         text = columns.table.cells[name].iloc[row][:40]
         raise InputError(
-            f"{frame.place(columns.table, row)}, column {name!r}: {text!r} is no number.",
+            f"{columns.table.place(row)}, column {name!r}: {text!r} is no number.",
             "name a column of numbers; rows are left out by ignore=COLUMN:VALUE.",
         )
     return column.numbers
@@ -264,31 +260,32 @@ def joined(columns: Columns, names: Iterable[str | None], header: str, places: n
     return np.array([sign.join(filter(None, each)) for each in zip(*parts, strict=True)], dtype=object)
 
 
-def _leave_out(frame: Frame, columns: Columns, long: Long, values: Iterable[str], rows: np.ndarray) -> None:
+def _leave_out(long: Long, values: Iterable[str], rows: np.ndarray) -> None:
     """Leave rows without a model or a benchmark out, and say it; say too which cells of score columns are no numbers,
     with the place of the first. Raises InputError where most rows have no name."""
     for role in ("model", "benchmark"):
         empty = (long.rows[role] == "").to_numpy()
         if 2 * empty.sum() > len(empty):
-            place = frame.place(long.table, int(long.rows["row"].iloc[int(np.argmax(empty))]))
+            place = long.columns.table.place(int(long.rows["row"].iloc[int(np.argmax(empty))]))
             raise InputError(
                 f"{place}: no {role} ({int(empty.sum())} such rows).", "name another column, or fill it in."
             )
         if empty.any():
             long.notes.append(f"Left out: {count(int(empty.sum()), 'score')} without a {role}.")
             long.rows = long.rows[~empty].reset_index(drop=True)
+    columns = long.columns
     for name in needed({role: long.told[role] for role in ("model", "benchmark")}):
         rows = rows & columns[name].filled
     for name in values:
         column = columns[name]
         lost = np.flatnonzero(column.filled & np.isnan(column.numbers) & rows)
         if len(lost) and column.numeric:
-            text, place = columns.table.cells[name].iloc[lost[0]][:40], frame.place(columns.table, int(lost[0]))
+            text, place = columns.table.cells[name].iloc[lost[0]][:40], columns.table.place(int(lost[0]))
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
             long.notes.append(f"Left out: {place}, {name}: {text!r} is no number{more}.")
 
 
-def _check_once(frame: Frame, columns: Columns, long: Long) -> None:
+def _check_once(long: Long) -> None:
     """Raises InputError where a score, or an answer to an item, stands in several rows."""
     keys = [name for name in NAMES if name in long.rows]
     twice = long.rows.duplicated(keys, keep=False)
@@ -297,24 +294,24 @@ def _check_once(frame: Frame, columns: Columns, long: Long) -> None:
     rows = long.rows[twice]
     same = rows.loc[(rows[keys] == rows[keys].iloc[0]).all(axis=1), "row"].tolist()[:2]
     used = set(needed(long.told))
-    differ = [name for name, column in columns.items() if name not in used and (column.textual or column.whole)
+    differ = [name for name, column in long.columns.items() if name not in used and (column.textual or column.whole)
               and len({column.codes[row] for row in same}) > 1]  # fmt: skip
     names = ", ".join(f"{key} {rows[key].iloc[0]!r}" for key in keys)
-    places = " and ".join(frame.place(long.table, row) for row in same)
+    places = " and ".join(long.columns.table.place(row) for row in same)
     by = f"what differs between them: {listing(differ, 5)}." if differ else "leave one of them out."
     raise InputError(f"{places}: {names} twice.", by)
 
 
-def _errors(columns: Columns, told: Told, long: Long) -> np.ndarray:
+def _errors(long: Long) -> np.ndarray:
     """The standard error (n,) of each score: of an error's column all other words are the score column's too. NaN where
     there is none, and where nothing says what a number after ± is."""
     errors = np.full(len(long.rows), np.nan)
     several = long.rows["source"].nunique() > 1
     for header, rows in long.rows.groupby("source", sort=False):
-        column = columns.get(str(header))
+        column = long.columns.get(str(header))
         options = [] if column is None else [(column.spreads, column.spread_kind)]
-        for given in told.get("error", []):
-            error = columns[str(given.names[0])]
+        for given in long.told.get("error", []):
+            error = long.columns[str(given.names[0])]
             words = error.parts - vocabulary("has")["error"] - vocabulary("has")["score"]
             if not several or (column is not None and words and words <= column.parts):
                 options.append((error.numbers, given.detail))
@@ -418,9 +415,11 @@ _SLIPS = 0.1  # of the values, at least one: so many may be slips, such as 640 a
 
 @dataclass
 class Scaled:
-    """Scores in shares where they are percentages. `scores`: the columns of `Long.scores`, and `higher_is_better`;
-    `factors`: of each row of `Long.rows`; `units`, `directions`: by benchmark; `notes`: what was left out."""
+    """Scores of a reading in shares where they are percentages. `scores`: the columns of `Long.scores`, and
+    `higher_is_better`; `factors`: of each row of `Long.rows`; `units`, `directions`: by benchmark; `notes`: what was
+    left out."""
 
+    long: Long
     scores: pd.DataFrame
     factors: pd.Series
     units: dict[str, str]
@@ -428,7 +427,7 @@ class Scaled:
     notes: list[str] = field(default_factory=list)
 
 
-def scaled(frame: Frame, long: Long, units: Mapping[str, str], directions: Mapping[str, str]) -> Scaled:
+def scaled(long: Long, units: Mapping[str, str], directions: Mapping[str, str]) -> Scaled:
     """The scores of a reading in shares or points, with the direction of each benchmark; `units`, `directions`: what
     the reader says of benchmarks. Raises InputError for a benchmark that is not there."""
     scores = long.scores
@@ -441,27 +440,25 @@ def scaled(frame: Frame, long: Long, units: Mapping[str, str], directions: Mappi
             if text not in words:
                 raise InputError(f"reading: {title} of {name}: {text!r}.", f"one of {', '.join(words)}.")
     keys = ["benchmark", *(["metric"] if "metric" in scores else [])]
-    groups = {name: rows for name, rows in scores.groupby(keys, sort=False)}
-    by_group = _units(groups, long) | {name: units[name[0]] for name in groups if name[0] in units}
+    groups = dict(iter(scores.groupby(keys, sort=False)))
     factors, odd = pd.Series(1.0, scores.index), pd.Series(data=False, index=scores.index)
-    for name, rows in groups.items():
-        if by_group[name] == PERCENT:
+    higher = pd.Series(pd.NA, scores.index, dtype="boolean")
+    first_units, first_directions = dict[str, str](), dict[str, str]()
+    for (name, *metric), unit in _units(groups, long).items():
+        rows, up = groups[name, *metric], _direction((name, *metric), long)
+        unit = units.get(name, unit)
+        first_units.setdefault(name, unit)
+        first_directions.setdefault(name, HIGHER if up else ASSUMED if up is None else LOWER)
+        higher[rows.index] = {HIGHER: True, LOWER: False}.get(directions[name]) if name in directions else up
+        if unit == PERCENT:
             factors[rows.index] = 0.01
-            odd[rows.index] = _odd(rows["value"].to_numpy()) & (name[0] not in units)
-    factors, notes = _without_odd(frame, long, scores, factors, odd)
-    higher = {name: _direction(name, long) for name in groups}
-    shown = {name[0]: HIGHER if up else ASSUMED if up is None else LOWER for name, up in reversed(higher.items())}
-    higher |= {name: {HIGHER: True, LOWER: False}.get(directions[name[0]]) for name in groups if name[0] in directions}
-    better = [higher[name] for name in scores[keys].itertuples(index=False, name=None)]
-    kept = factors.notna()
-    scores = scores.assign(
-        value=scores["value"] * factors, error=scores["error"] * factors, higher_is_better=pd.array(better, "boolean")
-    )
+            odd[rows.index] = _odd(rows["value"].to_numpy()) & (name not in units)
+    factors, notes = _without_odd(long, scores, factors, odd)
+    scores = scores.assign(value=scores["value"] * factors, error=scores["error"] * factors, higher_is_better=higher)
     by_row = factors
     if long.items:
         by_row = long.rows.merge(scores.assign(factor=factors)[[*long.keys, "factor"]], "left", long.keys)["factor"]
-    first_units = dict(reversed([(name[0], unit) for name, unit in reversed(by_group.items())]))
-    return Scaled(scores[kept], by_row, first_units, shown | dict(directions), notes)
+    return Scaled(long, scores[factors.notna()], by_row, first_units, first_directions | dict(directions), notes)
 
 
 def _units(groups: Mapping[tuple[str, ...], pd.DataFrame], long: Long) -> dict[tuple[str, ...], str]:
@@ -531,9 +528,7 @@ def _odd(values: np.ndarray) -> np.ndarray:
     return odd
 
 
-def _without_odd(
-    frame: Frame, long: Long, scores: pd.DataFrame, factors: pd.Series, odd: pd.Series
-) -> tuple[pd.Series, list[str]]:
+def _without_odd(long: Long, scores: pd.DataFrame, factors: pd.Series, odd: pd.Series) -> tuple[pd.Series, list[str]]:
     """The factors with those of odd values: a model all of whose values are at most 1, two at least, is in shares;
     single values are left out (NaN), and said with their place."""
     notes = []
@@ -545,7 +540,7 @@ def _without_odd(
             continue
         factors = factors.where(~scores.index.isin(rows.index), np.nan)
         for row in rows.itertuples():
-            place = frame.place(long.table, int(row.row))
+            place = long.columns.table.place(int(row.row))
             value = f"{row.value:g} for {model} on {row.benchmark}"
             notes.append(f"Left out: {place}: {value} is in another unit than the others.")
     return factors, notes

@@ -2,7 +2,6 @@
 training, and sampled runs, which are averaged so that one score stands for a model."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -42,14 +41,6 @@ def in_tokens(rows: pd.DataFrame) -> bool:
     return bool((n_with_tokens > 1).any())
 
 
-def checkpoints_in_order(rows: pd.DataFrame) -> list[str]:
-    """The names of the checkpoints of scores in order of training; a null name is `final`."""
-    points = rows.groupby(rows["checkpoint"].fillna("final"))[["iteration", "tokens_b"]].max().astype("Float64")
-    order = training_order(*points.to_numpy(dtype=float, na_value=np.nan).T)
-    result: list[str] = points.index[order].tolist()
-    return result
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Models that were trained twice: the noise of training, which no number of items shows.
 
@@ -60,12 +51,9 @@ NOT_MEASURED = Reason(
 )
 
 
-@dataclass(frozen=True)
-class TrainingNoise:
-    """How far a score moves if the model is trained again.
-
-    sd: between trainings of one model, in the score's unit, on the same items. reruns: its degrees of freedom.
-    """
+class TrainingNoise(NamedTuple):
+    """How far a score moves if the model is trained again: `sd`, between trainings of one model on the same items, in
+    the score's unit; `reruns`: its degrees of freedom."""
 
     sd: float
     reruns: int
@@ -85,23 +73,21 @@ def training_noise(rows: pd.DataFrame, reruns: Mapping[str, str]) -> dict[str, T
     rows = rows.assign(checkpoint=rows["checkpoint"].fillna("final"), root=rows["model"].map(reruns))
     rows["root"] = rows["root"].where(rows["root"].notna(), rows["model"])
     rows = rows[rows["root"].isin(set(reruns.values()))]
-    variances: dict[str, list[tuple[float, int]]] = {}
-    for (benchmark, _), group in rows.groupby(["benchmark", "root"], sort=True):
-        values = group.pivot_table(index="checkpoint", columns="model", values="value")
-        values = values.reindex(checkpoints_in_order(group)).dropna()
-        if values.shape[1] < 2 or values.empty:
-            continue
-        variance = float(values.tail(LAST_CHECKPOINTS).var(axis=1, ddof=1).mean())
-        variances.setdefault(benchmark, []).append((variance, values.shape[1] - 1))
-    return {
-        benchmark: TrainingNoise(
-            float(
-                np.sqrt(np.average([part_noise for part_noise, _ in parts], weights=[number for _, number in parts]))
-            ),
-            sum(number for _, number in parts),
-        )
-        for benchmark, parts in variances.items()
-    }
+    noise: dict[str, TrainingNoise] = {}
+    for benchmark, of_benchmark in rows.groupby("benchmark", sort=True):
+        parts = []
+        for _, group in of_benchmark.groupby("root", sort=True):
+            points = group.groupby("checkpoint")[["iteration", "tokens_b"]].max().astype("Float64")
+            order = training_order(*points.to_numpy(dtype=float, na_value=np.nan).T)
+            values = group.pivot_table(index="checkpoint", columns="model", values="value")
+            values = values.reindex(points.index[order]).dropna().tail(LAST_CHECKPOINTS)
+            if values.shape[1] > 1 and len(values):
+                parts.append((float(values.var(axis=1, ddof=1).mean()), values.shape[1] - 1))
+        if parts:
+            variances, freedom = np.array(parts).T
+            sd = float(np.sqrt(np.average(variances, weights=freedom)))
+            noise[str(benchmark)] = TrainingNoise(sd, int(freedom.sum()))
+    return noise
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -112,20 +98,13 @@ _SAME = ("model", "checkpoint", "iteration", "tokens_b", "benchmark", "protocol"
          "num_fewshot", "seed", "split", "metric")  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How far the score of one model moves from run to run on a benchmark, in the score's unit.
-
-    models: with at least two runs. fewest, most: their runs. spread: the standard deviation between runs of a typical
-    model, d. one_run: the root mean square of the standard errors of one run, s; NaN where unknown. share: of sampling
-    in one run's squared error, d² / s², at most 1.
-    """
+class Sampling(NamedTuple):
+    """How far the score of one model moves from run to run on a benchmark: `models` with at least two runs; `spread`,
+    the standard deviation between runs of a typical model, d, in the score's unit; `share` of sampling in one run's
+    squared error s², d² / s², at most 1. Both NaN where unknown."""
 
     models: int
-    fewest: int
-    most: int
     spread: float
-    one_run: float
     share: float
 
 
@@ -147,41 +126,30 @@ def average_runs(rows: pd.DataFrame, source: object) -> Averaged:
     answers (no run) stay out where it has runs too, as do runs with another number of items than most of the model's;
     both are counted. Raises InputError where one run of a score is there twice.
     """
-    runs = rows["run"].notna() if "run" in rows else pd.Series(data=False, index=rows.index)
-    if not runs.any():
-        return Averaged(rows.assign(runs=pd.array([pd.NA] * len(rows), "Int64"), sampling_error=np.nan), {}, [])
+    rows = rows.assign(runs=pd.array([pd.NA] * len(rows), "Int64"), sampling_error=np.nan)
+    if "run" not in rows or rows["run"].isna().all():
+        return Averaged(rows, {}, [])
     rows, notes = _comparable(rows, source)
-    runs = rows["run"].notna()
-    sampled = rows[runs].copy()
-    sampled["_key"] = sampled.groupby(list(_SAME), dropna=False, sort=False).ngroup()
+    sampled = rows[rows["run"].notna()]
+    sampled = sampled.assign(_key=sampled.groupby(list(_SAME), dropna=False, sort=False).ngroup())
     noise = {key: _sampling(group) for key, group in sampled.groupby(["protocol", "benchmark"], sort=True)}
+    means = sampled.drop_duplicates("_key")  # in the order of the groups
     grouped = sampled.assign(_square=sampled["stderr"].astype("float64") ** 2).groupby("_key", sort=False)
-    means = sampled.drop_duplicates("_key").set_index("_key", drop=False)
-    number_of_runs = grouped.size()
-    spread = np.array([number_or_nan(noise[p, b]) for p, b in zip(means["protocol"], means["benchmark"], strict=True)])
-    one_run = np.sqrt(grouped["_square"].mean().reindex(means.index).to_numpy(dtype=float))
-    k = number_of_runs.reindex(means.index).to_numpy(dtype=float)
+    number, one_run = grouped.size().to_numpy(), np.sqrt(grouped["_square"].mean().to_numpy(dtype=float))
+    spread = np.array([noise[key].spread for key in zip(means["protocol"], means["benchmark"], strict=True)])
     means = means.assign(
-        value=grouped["value"].mean().reindex(means.index),
-        stderr=error_of_mean(one_run, spread, k),
-        runs=pd.array(k.astype(int), "Int64"),
-        sampling_error=spread / np.sqrt(k),
+        value=grouped["value"].mean().to_numpy(),
+        stderr=error_of_mean(one_run, spread, number),
+        runs=pd.array(number, "Int64"),
+        sampling_error=spread / np.sqrt(number),
         run=pd.array([pd.NA] * len(means), "Int64"),
-    ).drop(columns="_key")
-    single_rows = rows[~runs].assign(runs=pd.array([pd.NA] * int((~runs).sum()), "Int64"), sampling_error=np.nan)
-    several = number_of_runs[number_of_runs > 1]
-    if len(several):
-        low, high = int(several.min()), int(several.max())
-        many = f"{low} to {high}" if low < high else f"{low}"
+    )
+    if len(several := number[number > 1]):
+        many = f"{several.min()} to {several.max()}" if several.min() < several.max() else f"{several.max()}"
         notes = [f"Sampled runs are averaged: {many} runs of each of {count(len(several), 'score')}.", *notes]
     notes += _far_runs(sampled)
-    together = pd.concat([single_rows, means.set_index(sampled.drop_duplicates("_key").index)]).sort_index()
+    together = pd.concat([rows[rows["run"].isna()], means.drop(columns="_key")]).sort_index()
     return Averaged(together, {key: sampling for key, sampling in noise.items() if sampling.models}, notes)
-
-
-def number_or_nan(sampling: Sampling) -> float:
-    """The spread between runs, NaN where no model has two."""
-    return sampling.spread if sampling.models else float("nan")
 
 
 def _comparable(rows: pd.DataFrame, source: object) -> tuple[pd.DataFrame, list[str]]:
@@ -222,13 +190,12 @@ def _far_runs(sampled: pd.DataFrame) -> list[str]:
     sizes = sampled["_key"].value_counts()
     far_names, tests = list[str](), int(sizes[sizes > 2].sum())
     for _, group in sampled.groupby(["protocol", "benchmark"], sort=True) if tests else ():
-        numbered = group.assign(_n=group.groupby("_key", sort=False).cumcount())
-        table = numbered.pivot(index="_key", columns="_n", values="value")
-        squares = (numbered["stderr"].astype("float64") ** 2).groupby(numbered["_key"]).mean().reindex(table.index)
-        far = pd.DataFrame(far_runs(table.to_numpy(float), np.sqrt(squares.to_numpy(float)), tests), *table.axes)
-        is_far = [bool(far.at[key, number]) for key, number in zip(numbered["_key"], numbered["_n"], strict=True)]
-        for key, row in numbered[is_far].set_index("_key").iterrows():
-            rest_mean = (table.loc[key].sum() - row["value"]) / (table.loc[key].count() - 1)
+        numbered = group.assign(_n=group.groupby("_key", sort=False).cumcount()).set_index(["_key", "_n"])
+        table = numbered["value"].unstack()
+        squares = (numbered["stderr"].astype("float64") ** 2).groupby(level="_key").mean()
+        for place, number in np.argwhere(far_runs(table.to_numpy(float), np.sqrt(squares.to_numpy(float)), tests)):
+            row = numbered.loc[(table.index[place], table.columns[number])]
+            rest_mean = np.nanmean(np.delete(table.to_numpy(float)[place], number))
             values = f"{row['value']:.3g}, mean of the others {rest_mean:.3g}"
             far_names.append(f"{row['model']} on {row['benchmark']}, run {row['run']} ({values})")
     return with_names({"Runs far from the others of the same score are averaged with them: {}.": far_names})
@@ -236,24 +203,10 @@ def _far_runs(sampled: pd.DataFrame) -> list[str]:
 
 def _sampling(group: pd.DataFrame) -> Sampling:
     """The noise of one benchmark under one protocol. Checkpoints and seeds of a model are as models of their own."""
-    by_score = group.groupby("_key", sort=False)
-    table = group.assign(_n=by_score.cumcount()).pivot_table(index="_key", columns="_n", values="value").to_numpy(float)
-    several = table[np.isfinite(table).sum(axis=1) > 1]
-    one_run = float(np.sqrt((group["stderr"].astype("float64") ** 2).groupby(group["_key"]).mean().mean()))
-    if not len(several):
-        return Sampling(0, 1, 1, float("nan"), one_run, float("nan"))
-    spread, runs = typical_spread(several), np.isfinite(several).sum(axis=1)
-    errors = (group["stderr"].astype("float64") ** 2).groupby(group["_key"]).mean()
+    numbered = group.assign(_n=group.groupby("_key", sort=False).cumcount())
+    table = numbered.pivot_table(index="_key", columns="_n", values="value").to_numpy(float)
     squares = spread_of_runs(table) ** 2
-    is_known = np.isfinite(squares) & np.isfinite(errors.to_numpy(float))
-    share = (
-        float(squares[is_known].mean() / errors.to_numpy(float)[is_known].mean()) if is_known.any() else float("nan")
-    )
-    return Sampling(
-        models=len(several),
-        fewest=int(runs.min()),
-        most=int(runs.max()),
-        spread=spread,
-        one_run=one_run,
-        share=min(share, 1.0),
-    )
+    errors = (group["stderr"].astype("float64") ** 2).groupby(group["_key"]).mean().to_numpy(float)
+    is_known = np.isfinite(squares) & np.isfinite(errors)
+    share = float(squares[is_known].mean() / errors[is_known].mean()) if is_known.any() else float("nan")
+    return Sampling(int(np.isfinite(squares).sum()), typical_spread(table), min(share, 1.0))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.unit.tables.conftest import put
 
 from lm_validity.errors import InputError
 from lm_validity.tables.asking import Question, Reader
@@ -122,72 +123,48 @@ def drawn(chance: random.Random, folder: Path) -> tuple[Path, dict[tuple[str, ..
             chance.shuffle(rows)
         columns = list(rows[0])
         chance.shuffle(columns)
-        return save(
-            [{name: row[name] for name in columns} for row in rows], folder / f"board.{chance.choice(KINDS)}"
-        ), truth
+        rows = [{name: row[name] for name in columns} for row in rows]
+        return save(rows, folder / f"board.{chance.choice(KINDS)}"), truth
     if shape.startswith("nested"):
-        by_model = shape == "nested_model"
-        outer, inner = (models, tasks) if by_model else (tasks, models)
         deep = chance.random() < 0.5
-
-        def leaf(value: float) -> object:
-            return {head("acc", 3): value, head("samples", 5): chance.randint(100, 999)} if deep else value
-
-        tree = {a: {b: leaf(truth[(a, b) if by_model else (b, a)]) for b in inner} for a in outer}
-        (folder / "results.json").write_text(json.dumps(tree))
-        return folder / "results.json", truth
+        tree: dict[str, dict[str, object]] = {}
+        for (m, t), value in truth.items():
+            a, b = (m, t) if shape == "nested_model" else (t, m)
+            record = {head("acc", 3): value, head("samples", 5): chance.randint(100, 999)}
+            tree.setdefault(a, {})[b] = record if deep else value
+        return put(folder / "results.json", tree), truth
     for m in models:
         place = folder / "results" / m.replace("/", "__")
         if shape == "file_model":
-            place.parent.mkdir(exist_ok=True)
-            place.with_name(f"{place.name}.json").write_text(json.dumps({t: truth[m, t] for t in tasks}))
-            continue
-        place.mkdir(parents=True)
-        for t in tasks:
-            (place / f"{t}.json").write_text(
-                json.dumps({head("score", 1): truth[m, t], head("n", 2): chance.randint(100, 999)})
-            )
+            put(place.with_name(f"{place.name}.json"), {t: truth[m, t] for t in tasks})
+        for t in tasks if shape == "folder_model" else ():
+            put(place / f"{t}.json", {head("score", 1): truth[m, t], head("n", 2): chance.randint(100, 999)})
     return folder / "results", {(m.replace("/", "__"), t): value for (m, t), value in truth.items()}
 
 
 def test_random_tables_are_read_right_or_asked_about_with_the_right_reading_among_three(tmp_path):
     """Of frames of known roles in any shape and container, 95% at least are sure or have the right reading among those
     printed, and what is sure is right. Each reading that is printed gives a table."""
-    chance, found, number = random.Random(58), 0, 60
+    chance, right, number = random.Random(58), 0, 60
     for place in range(number):
-        folder = tmp_path / str(place)
-        folder.mkdir()
-        path, truth = drawn(chance, folder)
+        (tmp_path / str(place)).mkdir()
+        path, truth = drawn(chance, tmp_path / str(place))
         reader = reader_of(path)
         try:
-            sure = scores(reader, None)
-            assert sure.keys() == truth.keys() and all(abs(sure[key] - truth[key]) < 1e-9 for key in truth), path
-            found += 1
+            assert scores(reader, None) == pytest.approx(truth), path
+            right += 1
         except Question as question:
-            given = [scores(reader, text) for text in question.readings]
-            found += any(
-                each.keys() == truth.keys() and all(abs(each[key] - truth[key]) < 1e-9 for key in truth)
-                for each in given
-            )
-    assert found >= 0.95 * number
+            right += any([scores(reader, text) == pytest.approx(truth) for text in question.readings])
+    assert right >= 0.95 * number
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_container_is_read_like_the_same_table_as_csv_alone_and_in_a_folder(tmp_path, kind):
     """Headers that say everything need no question, whatever holds the table."""
-    rows = [
-        {"model": m, "task": t, "acc": v}
-        for m, t, v in [
-            ("ant", "mmlu", "0.5"),
-            ("bee", "mmlu", "0.25"),
-            ("ant", "piqa", "0.75"),
-            ("bee", "piqa", "0.125"),
-        ]
-    ]
     truth = {("ant", "mmlu"): 0.5, ("bee", "mmlu"): 0.25, ("ant", "piqa"): 0.75, ("bee", "piqa"): 0.125}
+    rows = [{"model": model, "task": task, "acc": str(value)} for (model, task), value in truth.items()]
     path = save(rows, tmp_path / f"board.{kind}")
-    assert scores(reader_of(path), None) == truth
-    assert scores(reader_of(tmp_path), None) == truth
+    assert scores(reader_of(path), None) == scores(reader_of(tmp_path), None) == truth
 
 
 def test_the_subject_of_answers_reaches_the_table_of_items(tmp_path):
@@ -234,12 +211,15 @@ KINDS_OF_PUBLIC_FILES = [
     ("model=name, benchmark=*, score=law,art, ignore=level 1:ranks",
      '[{"name": "ant-7b", "scores": {"law": 70.5, "art": 50.1}, "ranks": {"law": 1, "art": 2}}, '
      '{"name": "bee-8b", "scores": {"law": 60.5, "art": 55.1}, "ranks": {"law": 2, "art": 1}}]'),
+    ("model=*, benchmark=level 1, score=ant-1b,bee-2b",
+     '{"models": ["ant-1b", "bee-2b"], "law": {"ant-1b": 0.5, "bee-2b": 0.6}, "art": {"ant-1b": 0.4, "bee-2b": 0.7}}'),
+    ("model=name, benchmark=*, score=tides", 'name,95% CI,tides\nant,"[0.732, 0.790]",.76\nbee,"[0.611, 0.673]",.64'),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("reading", "text"), KINDS_OF_PUBLIC_FILES)
 def test_the_right_reading_of_what_public_files_hold_is_printed_first(tmp_path, reading, text):
-    """Conditions of systems, counts and errors in cells, ends of intervals, digests, ties, prices, places: each kind of
+    """Conditions of systems, counts and errors in cells, intervals, digests, ties, prices, places, lists: each kind of
     fault that a batch of public files had shown."""
     path = tmp_path / ("board.json" if text[0] in "[{" else "board.csv")
     path.write_text(text)

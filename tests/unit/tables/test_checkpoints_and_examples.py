@@ -3,7 +3,6 @@
 import json
 
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from tests.unit.tables.conftest import read_files
 
@@ -111,69 +110,32 @@ def test_a_checkpoint_and_a_five_shot_file_do_not_compare_as_final_zero_shot_sco
     assert any("stay out (1): 5 on quiz (models: 1)" in note for note in matrix.notes)
 
 
-def test_tables_without_the_columns_are_read(tmp_path):
-    path = score_table(tmp_path / "scores.parquet", [{"model": "a"}, {"model": "b"}])
-    table = pq.read_table(path).drop_columns(["num_fewshot", "prompt_variant"])
-    pq.write_table(table, path)
-    rows, notes = read_scores(path), []
-    assert rows["num_fewshot"].isna().all() and rows["prompt_variant"].isna().all()
-    assert len(report_rows(rows, sheet_of("quiz"), notes)) == 2 and notes == []
+SHOTS = "num_fewshot"
+CHOICES = {  # rows, the number that the sheet names, the places of the rows that count, how many notes
+    "commonest": ([{SHOTS: 0}, {SHOTS: 5}, {SHOTS: 5}], None, [1, 2], 2),
+    "tie": ([{SHOTS: 0}, {SHOTS: 5}], None, [0], 2),
+    "unknown": ([{SHOTS: 5}, {SHOTS: 0}, {}], None, [1, 2], 2),
+    "sheet": ([{SHOTS: 0}, {SHOTS: 0}, {SHOTS: 5}], 5, [2], 2),
+    "none known": ([{}, {}], None, [0, 1], 0),
+    "the sheet's has no score": ([{SHOTS: 0}, {SHOTS: 0}], 5, [], 2),
+    "known before unknown": ([{"model": "m0", SHOTS: 5}, {"model": "m0"}, {"model": "m1"}], None, [0, 2], 2),
+    "metrics of one evaluation count once": (
+        [{"model": "a", SHOTS: 5, "metric": f"m{number},none"} for number in range(5)]
+        + [{"model": "a", SHOTS: 0}, {"model": "b", SHOTS: 0}], None, [5, 6], 2),
+    "the task's own wording, else the commonest": (
+        [{"model": "a", "prompt_variant": variant} for variant in (None, "v1", "v2")]
+        + [{"model": name, "benchmark": "other", "prompt_variant": variant}
+           for name, variant in (("a", "v2"), ("a", "v1"), ("b", "v2"))], None, [0, 3, 5], 2),
+}  # fmt: skip
 
 
-def sheet_of(*benchmarks, num_fewshot=None) -> pd.DataFrame:
-    return pd.DataFrame({"benchmark": benchmarks, "num_fewshot": num_fewshot, "prepared_on": None})
-
-
-def of_counts(tmp_path, *counts) -> pd.DataFrame:
-    rows = [{"model": f"m{number}", "num_fewshot": count, "value": number} for number, count in enumerate(counts)]
-    return read_scores(score_table(tmp_path / "scores.parquet", rows))
-
-
-@pytest.mark.parametrize(
-    ("counts", "sheet", "kept"),
-    [
-        ((0, 5, 5), None, [1, 2]),
-        ((0, 5), None, [0]),
-        ((5, 0, None), None, [1, 2]),
-        ((0, 0, 5), 5, [2]),
-        ((None, None), None, [0, 1]),
-        ((0, 0), 5, []),
-    ],
-    ids=["commonest", "tie", "unknown", "sheet", "none-known", "sheet-has-none"],
-)
-def test_reports_read_one_number_of_examples(counts, sheet, kept, tmp_path):
-    rows, notes = of_counts(tmp_path, *counts), []
-    assert report_rows(rows, sheet_of("quiz", num_fewshot=sheet), notes)["value"].tolist() == kept
-    assert len(notes) == (0 if set(counts) == {None} else 1 + (len(kept) < len(counts)))
-
-
-def test_a_score_of_a_known_number_of_examples_counts_before_one_of_an_unknown(tmp_path):
-    """Two files of one model, of which one says the number: it counts; a model with the unknown one only keeps it."""
-    rows = [
-        {"model": "m0", "num_fewshot": 5, "value": 0},
-        {"model": "m0", "num_fewshot": None, "value": 1},
-        {"model": "m1", "num_fewshot": None, "value": 2},
-    ]
-    notes: list[str] = []
-    table = read_scores(score_table(tmp_path / "scores.parquet", rows))
-    assert report_rows(table, sheet_of("quiz"), notes)["value"].tolist() == [0, 2]
-    assert len(notes) == 2
-
-
-def test_metrics_of_one_evaluation_count_once(tmp_path):
-    rows = [{"model": "a", "num_fewshot": 5, "metric": f"m{number},none"} for number in range(5)]
-    rows += [{"model": model, "num_fewshot": 0} for model in ("a", "b")]
-    found = report_rows(read_scores(score_table(tmp_path / "s.parquet", rows)), sheet_of("quiz"), [])
-    assert found["num_fewshot"].tolist() == [0, 0]
-
-
-def test_the_tasks_own_wording_comes_first(tmp_path):
-    rows = [{"model": "a", "prompt_variant": variant} for variant in (None, "v1", "v2")]
-    rows += [{"model": "a", "benchmark": "other", "prompt_variant": variant} for variant in ("v2", "v1")]
-    rows += [{"model": "b", "benchmark": "other", "prompt_variant": "v2"}]
-    notes = []
-    found = report_rows(read_scores(score_table(tmp_path / "s.parquet", rows)), sheet_of("quiz", "other"), notes)
-    assert found["prompt_variant"].fillna("own").tolist() == ["own", "v2", "v2"] and len(notes) == 2
+@pytest.mark.parametrize(("rows", "of_sheet", "counting", "said"), CHOICES.values(), ids=CHOICES)
+def test_reports_read_one_number_of_examples_and_one_wording(rows, of_sheet, counting, said, tmp_path):
+    rows = [{"model": f"m{number}", "value": number} | row for number, row in enumerate(rows)]
+    table, notes = read_scores(score_table(tmp_path / "scores.parquet", rows)), []
+    sheet = pd.DataFrame({"benchmark": ["quiz", "other"], "num_fewshot": of_sheet, "prepared_on": None})
+    assert report_rows(table, sheet, notes)["value"].tolist() == counting
+    assert len(notes) == said
 
 
 def test_curves_have_one_number_of_examples(tmp_path):

@@ -84,15 +84,15 @@ def test_other_settings_are_compared_and_said_once(tmp_path):
     counted = count_scores(Sources(scores)).last()
     assert len(counted.rows) == 18
     assert [tuple(one) for one in counted.differing] == [
-        ("chat_template", "chat template: 3 of 6 models", ("qa_one", "qa_three", "qa_two")),
+        ("chat_template", "chat template: no (3), yes (3)", ("qa_one", "qa_three", "qa_two")),
         ("backend", "backend: hf (5), vllm (1)", ("qa_one",)),
     ]
     (note,) = [note for note in counted.notes if "settings" in note]
-    assert "chat template: 3 of 6 models; backend: hf (5), vllm (1) on qa_one." in note
+    assert "chat template: no (3), yes (3); backend: hf (5), vllm (1) on qa_one." in note
     cards = CardSources(scores, tmp_path / "b.csv", [])
     assert any("backend" in note for note in cards.notes("qa_one"))
     assert [note for note in cards.notes("qa_two") if "backend" in note] == []
-    assert any("chat template: 3 of 6 models" in note for note in cards.notes("qa_two"))
+    assert any("chat template: no (3), yes (3)" in note for note in cards.notes("qa_two"))
 
 
 def test_unlike_numbers_of_items_are_said_without_settings_too(tmp_path):
@@ -136,10 +136,10 @@ def test_the_site_says_it_in_terminal_first_page_and_card(tmp_path, mixed, monke
     arguments = [str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--resamples", "0"]
     done = CliRunner().invoke(app, [*arguments, *(["--mix-versions"] if mixed else [])])
     assert done.exit_code == 0, done.output
-    assert "chat template: 3 of 6 models" in done.output and "bee, fox" in done.output
-    assert "chat template: 3 of 6 models" in (tmp_path / "out" / "index.html").read_text()
+    assert "chat template: no (3), yes (3)" in done.output and "bee, fox" in done.output
+    assert "chat template: no (3), yes (3)" in (tmp_path / "out" / "index.html").read_text()
     card = json.loads((tmp_path / "out" / "cards" / "qa_two" / "card.json").read_text())
-    assert any("chat template: 3 of 6 models" in note for note in card["notes"])
+    assert any("chat template: no (3), yes (3)" in note for note in card["notes"])
     results = pd.read_parquet(tmp_path / "out" / "agreement" / "results.parquet")
     here = results[(results["quantity"] == "benchmark_models") & (results["subject"] == "qa_one")]
     assert here.loc[here["protocol"] == "direct", "value"].tolist() == [6.0 if mixed else 4.0]

@@ -34,7 +34,7 @@ from lm_validity.tables.formats.engine import Spec, read_json_file
 from lm_validity.tables.formats.joining import check_identities, number_runs, score_table, write_items
 from lm_validity.tables.formats.score_files import Found, ImportLog, ImportOptions, Opened, ScoreFile
 from lm_validity.tables.frame import READABLE, Source, frame
-from lm_validity.tables.roles import SETTINGS, Columns
+from lm_validity.tables.roles import SETTINGS
 from lm_validity.tables.schema import DEFAULTS, Claim, Facts, Item
 from lm_validity.tables.told import Long, Scaled, needed, show
 from lm_validity.words import count, listing
@@ -288,16 +288,16 @@ def read_tables(
     only_sure = beside and columns is None and not any(file.named for file in files)
     longs = reader.certain() if only_sure else reader.read(columns)
     finals = [reader.scale(long) for long in longs]
-    read = [file for long, final in zip(longs, finals, strict=True) for file in _score_files(reader, long, final)]
+    read = [file for final in finals for file in _score_files(reader, final)]
     unread = reader.left_out(longs) if longs else {
         **{file.path: "nothing says for sure what its columns are" for file in files}, **reader.frame.skipped
     }  # fmt: skip
     if longs:
         taken = f"{len(sources) - len(unread)} of {count(len(sources), 'file')}"
-        log.line = f"{taken}: {size(longs, finals)}, {meaning(finals)}.{reader.skipped(longs)}"
-        notes = [note for long, final in zip(longs, finals, strict=True) for note in (*long.notes, *final.notes)]
+        log.line = f"{taken}: {size(finals)}, {meaning(finals)}.{reader.skipped(longs)}"
+        notes = [note for final in finals for note in (*final.long.notes, *final.notes)]
         read[:1] = [replace(file, notes=(*file.notes, *notes)) for file in read[:1]]
-        log.reading = _record(longs, finals, log.line, notes)
+        log.reading = _record(finals, log.line, notes)
     log.named -= set(unread)  # the line says it
     for path, reason in unread.items():
         log.skip(path, f"{path}: {reason}", "give it by itself, and say what its columns are with --columns.")
@@ -327,9 +327,9 @@ def _said(options: ImportOptions) -> tuple[str | None, dict[str, str], dict[str,
     return columns, units, directions
 
 
-def _record(longs: Sequence[Long], finals: Sequence[Scaled], line: str, notes: Iterable[str]) -> str:
+def _record(finals: Sequence[Scaled], line: str, notes: Iterable[str]) -> str:
     """The reading as text, which --reading takes."""
-    text = "; ".join(dict.fromkeys(show(long.told) for long in longs))
+    text = "; ".join(dict.fromkeys(show(final.long.told) for final in finals))
     units = {name: unit for final in finals for name, unit in final.units.items()}
     directions = {name: direction for final in finals for name, direction in final.directions.items()}
     record = {"columns": text, "units": units, "directions": directions, "read": line, "left out": [*notes]}
@@ -358,13 +358,13 @@ def _parts(
     return found
 
 
-def _score_files(reader: Reader, long: Long, final: Scaled) -> list[ScoreFile]:
+def _score_files(reader: Reader, final: Scaled) -> list[ScoreFile]:
     """The scores by file, and where they are means of answers to items, these."""
-    columns = reader.of(long.table)
-    facts = _about(columns, long)
-    scores = final.scores.assign(file=long.table.files[final.scores["row"].to_numpy()])
+    long, files = final.long, final.long.columns.table.files
+    facts = _about(long)
+    scores = final.scores.assign(file=files[final.scores["row"].to_numpy()])
     rows = long.rows.assign(
-        correct=long.rows["value"] * final.factors.to_numpy(), file=long.table.files[long.rows["row"].to_numpy()]
+        correct=long.rows["value"] * final.factors.to_numpy(), file=files[long.rows["row"].to_numpy()]
     )
     runs = _runs(scores["run"]) if "run" in scores else {}
     answers = rows[rows["correct"].notna()] if "item" in rows else rows[:0]
@@ -427,14 +427,14 @@ def _runs(names: pd.Series) -> dict[str, int]:
     return {text: int(text) if are_numbers else place for place, text in enumerate(texts)}
 
 
-def _about(columns: Columns, long: Long) -> dict[str, Facts]:
+def _about(long: Long) -> dict[str, Facts]:
     """Columns of the models sheet that the table has, by model."""
     facts: dict[str, Facts] = {}
     names = needed({"model": long.told["model"]})
     firsts = long.rows.drop_duplicates("model")
-    for column in columns.values():
+    for column in long.columns.values():
         sheet = _ABOUT.get(column.head)
-        if sheet is None or not names or not columns.determines(names, column.name):
+        if sheet is None or not names or not long.columns.determines(names, column.name):
             continue
         for model, row in zip(firsts["model"], firsts["row"], strict=True):
             value = column.numbers[row] if sheet == "parameters_b" else column.clean[row]

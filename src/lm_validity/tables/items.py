@@ -143,28 +143,17 @@ def shared_items(answers: pd.DataFrame) -> list[Shared]:
         (name for name in tables if len(tables[name].ids) >= FEWEST_SHARED), key=lambda n: -len(tables[n].ids)
     )
     items = {name: np.array([f"{name}\0{doc_id}" for doc_id in tables[name].ids], dtype=object) for name in names}
-    groups: dict[str, list[str]] = {}
+    groups = {name: {name} for name in names}
     for index, name in enumerate(names):
-        groups[name] = [name]
         for larger in names[:index]:
             places = _places(tables[name], tables[larger])
             if places is not None:
                 small, large = places
                 items[name][small] = items[larger][large]
-                if groups[name] is not groups[larger]:
-                    groups[larger] += groups[name]
-                    for member in groups[name]:
-                        groups[member] = groups[larger]
-    shared = {id(group): group for group in groups.values() if len(group) > 1}
-    return [
-        Shared(
-            tuple(sorted(group)),
-            pd.concat(
-                [pd.Series(items[name], pd.MultiIndex.from_product([[name], tables[name].ids])) for name in group]
-            ),
-        )
-        for group in shared.values()
-    ]
+                groups |= dict.fromkeys(together := groups[name] | groups[larger], together)
+    documents = {name: pd.Series(items[name], pd.MultiIndex.from_product([[name], tables[name].ids])) for name in names}
+    shared = dict.fromkeys(tuple(sorted(group)) for group in groups.values() if len(group) > 1)
+    return [Shared(group, pd.concat([documents[name] for name in group])) for group in shared]
 
 
 def _answered(rows: pd.DataFrame) -> _Answered:

@@ -218,16 +218,11 @@ COLUMNS = {
 }
 
 
-def _schema(columns: Columns) -> pa.Schema:
-    return pa.schema([(name, kind) for name, kind, _ in columns])
-
-
 # Integers and booleans with nulls stay integers and booleans in pandas
 NULLABLE = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
-SCORES, ITEMS, DOCUMENTS = _schema(_SCORES), _schema(_ITEMS), _schema(_DOCUMENTS)
-SETTINGS = _schema(_SETTINGS)
-SELECTIONS, LOSSES = _schema(_SELECTIONS), _schema(_LOSSES)
-TRIALS, PROBABILITIES = _schema(_TRIALS), _schema(_PROBABILITIES)
+SCORES, SETTINGS, ITEMS, DOCUMENTS, SELECTIONS, LOSSES, TRIALS, PROBABILITIES = (
+    pa.schema([(name, kind) for name, kind, _ in columns]) for columns in COLUMNS.values()
+)
 
 
 # What makes two scores scores of one thing

@@ -1,8 +1,7 @@
-"""Files of every_eval_ever: those of other converters read, ours written and read back, ours checked by a schema."""
+"""Files of every_eval_ever: those of other converters read, ours written and read back."""
 
 import json
 
-import jsonschema
 import pandas as pd
 import pytest
 from tests.unit.tables.conftest import put, read_files
@@ -15,27 +14,16 @@ from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 from lm_validity.tables.schema import ITEMS, SCORES, read_scores, read_table, write_table
 
-# A part of the format's rules in this project's own words: enough to tell a good file from a bad one
-SCHEMA = {
-    "$schema": "http://json-schema.org/draft-07/schema#",
-    "type": "object",
-    "required": ["schema_version", "evaluation_id", "retrieved_timestamp", "source_metadata", "eval_library",
-                 "model_info", "evaluation_results"],
-    "properties": {
-        "evaluation_results": {
-            "type": "array",
-            "items": {
-                "required": ["evaluation_name", "source_data", "metric_config", "score_details"],
-                "properties": {"metric_config": {"required": ["lower_is_better"]}},
-            },
-        },
-        "source_metadata": {
-            "required": ["source_type", "source_organization_name", "evaluator_relationship"],
-            "properties": {"additional_details": {"additionalProperties": {"type": "string"}}},
-        },
-        "model_info": {"required": ["name", "id", "additional_details"]},
-    },
+# What the format asks to be there, in the file and in parts of it
+REQUIRED = {
+    "schema_version", "evaluation_id", "retrieved_timestamp", "source_metadata", "eval_library", "model_info",
+    "evaluation_results",
 }  # fmt: skip
+OF_PARTS = {
+    "source_metadata": {"source_type", "source_organization_name", "evaluator_relationship"},
+    "model_info": {"name", "id", "additional_details"},
+}
+OF_RESULTS = {"evaluation_name", "source_data", "metric_config", "score_details"}
 
 
 def result(name: str = "quiz", value: float = 0.5, metric: dict | None = None, **more) -> dict:
@@ -143,8 +131,11 @@ def test_written_and_read_back(tmp_path):
     write_table(our_scores(), SCORES, tmp_path / "scores.parquet")
     ours = read_scores(tmp_path / "scores.parquet")
     written = write_every_eval_ever(ours, tmp_path / "out", "me")
-    for path in written:
-        jsonschema.validate(json.loads(path.read_text()), SCHEMA)
+    for file in (json.loads(path.read_text()) for path in written):
+        assert file.keys() >= REQUIRED and all(file[name].keys() >= keys for name, keys in OF_PARTS.items())
+        assert all(each.keys() >= OF_RESULTS for each in file["evaluation_results"])
+        assert all("lower_is_better" in each["metric_config"] for each in file["evaluation_results"])
+        assert all(isinstance(text, str) for text in file["source_metadata"]["additional_details"].values())
     assert len(written) == len(set(written)) == 2 * 4
     assert {path.relative_to(tmp_path / "out").parts[:4] for path in written} == {
         ("data", "lm-validity", "unknown", "a"),

@@ -96,58 +96,42 @@ def test_logs_of_inspect_with_a_temperature_are_runs(tmp_path):
     check_items(items)
 
 
-def lighteval(tmp_path, run, value):
-    tasks = {"lighteval|sums|0": {"extractive_match": value, "extractive_match_stderr": 0.1}}
-    tasks |= {"leaderboard|arc|0": {"acc": 0.5, "acc_stderr": 0.1}}
-    parameters = {"seed": run, "temperature": 0.7}
-    general = {"model_name": "acme/ant", "generation_parameters": parameters, "max_samples": None}
+def lighteval(folder, seed, value, temperature=0.7):
+    """A written answer and a choice, which no sampling changes."""
+    tasks = {"lighteval|sums|0": {"match": value, "match_stderr": 0.1}, "leaderboard|arc|0": {"acc": 0.5}}
+    general = {"model_name": "acme/ant", "generation_parameters": {"seed": seed, "temperature": temperature}}
     config = {"lighteval|sums": {"generation_size": 512}, "leaderboard|arc": {"generation_size": 1}}
-    name = f"results_2026-01-0{run + 1}T10-00-00.000000.json"
-    put(tmp_path / "in" / name, {"config_general": general, "results": tasks, "config_tasks": config})
+    name = f"results_2026-01-0{seed + 1}T10-00-00.000000.json"
+    put(folder / name, {"config_general": general, "results": tasks, "config_tasks": config})
 
 
-def test_choices_of_lighteval_are_not_sampled(tmp_path):
-    for run, value in enumerate((0.4, 0.5, 0.6)):
-        lighteval(tmp_path, run, value)
+def test_choices_of_lighteval_are_not_sampled_and_copies_are_no_runs(tmp_path):
+    for seed, value in enumerate((0.4, 0.5, 0.6)):
+        lighteval(tmp_path / "in/one", seed, value)
+        lighteval(tmp_path / "in/copy", seed, value)
     scores, *_ = imported(tmp_path, says=["Left out, since another file has the score"])
     assert by_run(scores[scores["benchmark"] == "sums"]) == {0: 0.4, 1: 0.5, 2: 0.6}
     choices = scores[scores["benchmark"] == "arc"]
     assert choices["run"].isna().all() and choices["value"].tolist() == [0.5]
 
 
-def of_seed(folder, value, seed, day, generation, kind="generate_until"):
+def of_seed(folder, seed, generation, kind="generate_until"):
     """A result file of lm-eval with a seed."""
     document = {
-        "results": {"sums": {"exact_match,none": value, "exact_match_stderr,none": 0.05}},
+        "results": {"sums": {"exact_match,none": 0.2 * seed, "exact_match_stderr,none": 0.05}},
         "configs": {"sums": {"output_type": kind, "generation_kwargs": generation}},
         "config": {"model": "vllm", "model_args": f"pretrained=org/a,seed={seed}", "random_seed": seed},
-        "model_name": "org/a", "date": float(day),
-    }  # fmt: skip
-    put(folder / f"results_2026-01-0{day}T00-00-00.000000.json", document)
-
-
-DRAWN = {"do_sample": True, "temperature": 0.8}
-
-
-def of_lighteval(folder, value, seed, temperature):
-    general = {"model_name": "org/a", "generation_parameters": {"seed": seed, "temperature": temperature, "top_p": 0.9}}
-    document = {"config_general": general, "results": {"custom|sums|0": {"match": value, "match_stderr": 0.05}}}
-    put(folder / f"results_2026-01-0{seed + 1}T00-00-00.000000.json", document)
-
-
-def test_a_copy_of_a_run_is_no_run(tmp_path):
-    for folder in ("in/one", "in/copy"):
-        of_lighteval(tmp_path / folder, 0.4, 0, 0.6)
-        of_lighteval(tmp_path / folder, 0.5, 1, 0.6)
-    assert by_run(imported(tmp_path)[0], "org/a") == {0: 0.4, 1: 0.5}
+        "model_name": "org/a",
+    }
+    put(folder / f"results_2026-01-0{seed}T00-00-00.000000.json", document)
 
 
 @pytest.mark.parametrize(
     "files",
     [
-        lambda folder: [of_seed(folder, 0.2 * n, n, n, {"do_sample": False, "temperature": 0.8}) for n in (1, 2)],
-        lambda folder: [of_seed(folder, 0.2 * n, n, n, DRAWN, "multiple_choice") for n in (1, 2)],
-        lambda folder: [of_lighteval(folder, 0.4, 0, 0.6), of_lighteval(folder, 0.5, 1, 0.9)],
+        lambda folder: [of_seed(folder, seed, {"do_sample": False, "temperature": 0.8}) for seed in (1, 2)],
+        lambda folder: [of_seed(folder, seed, {"temperature": 0.8}, "multiple_choice") for seed in (1, 2)],
+        lambda folder: [lighteval(folder, 0, 0.4, 0.6), lighteval(folder, 1, 0.5, 0.9)],
     ],
     ids=["greedy", "choices", "temperatures"],
 )

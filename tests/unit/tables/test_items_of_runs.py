@@ -52,11 +52,6 @@ def test_learning_curves_read_means_over_runs(tmp_path, runs):
         np.testing.assert_allclose(model.correct[0], runs[model.model].mean(axis=0))
 
 
-def test_a_table_without_runs_is_read_as_before(tmp_path, runs):
-    _, items = written(tmp_path, {}, [("a", None, runs["a"][0]), ("b", None, runs["b"][0])])
-    np.testing.assert_array_equal(read_benchmark_items(items, "sums").models[1].correct[0], runs["b"][0])
-
-
 @pytest.mark.parametrize("extra", ["none", "greedy", "short"])
 def test_items_are_those_of_the_scores(tmp_path, runs, extra):
     """The likeliest answers beside runs, and a run of fewer items, stay out of scores and of items."""

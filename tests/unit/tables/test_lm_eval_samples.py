@@ -295,17 +295,6 @@ def test_a_folder_of_several_models_needs_the_date(tmp_path):
     assert len(log.skipped) == 1 and "several models" in log.skipped[0][1]
 
 
-def test_samples_of_two_folders_of_one_name_are_two_models(tmp_path):
-    for folder in ("x", "y"):
-        write_lines(tmp_path / "in" / folder / "eval" / f"samples_quiz_{DATE}.jsonl", quiz_lines((1, 0)))
-    with pytest.raises(InputError, match="two different models are called eval: folder"):
-        import_files([tmp_path / "in"], tmp_path / "out")
-    for folder in ("x", "y"):
-        (tmp_path / "in" / folder / "eval").rename(tmp_path / "in" / folder / "org__a")
-    _, log = import_files([tmp_path / "in"], tmp_path / "out")  # lm-eval's own name of a hub id
-    assert len(log.repeated) == 1 and log.items == 2
-
-
 def test_the_items_of_a_group_are_those_of_its_tasks(tmp_path):
     tasks, own = ("mmlu_a", "mmlu_b", "mmlu_c"), {"acc,none": 0.5, "acc_stderr,none": 0.1}
     document = {

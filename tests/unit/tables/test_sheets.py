@@ -25,12 +25,19 @@ def test_models_with_the_published_names(tmp_path):
     assert sheet["instruction_tuned"].tolist() == [False, True]
 
 
-def test_tabs_byte_order_mark_and_unknown_columns(tmp_path):
-    path = write(tmp_path / "m.tsv", "\ufeffmodel\tdtype\tinstruction_tuned\nx\tsomewhere, else\tTRUE\n\ny\t\t\n")
-    sheet = read_model_facts(path)
-    assert sheet["model"].tolist() == ["x", "y"]
-    assert sheet["instruction_tuned"][0] and pd.isna(sheet["instruction_tuned"][1])
-    assert "dtype" not in sheet
+@pytest.mark.parametrize(
+    ("name", "text", "columns"),
+    [
+        ("m.tsv", "\ufeffmodel\tdtype\tinstruction_tuned\nx\tsomewhere, else\tTRUE\n\ny\t\t\n",
+         {"model": ["x", "y"], "instruction_tuned": [True, pd.NA]}),
+        ("m.csv", '\nmodel, path,family,\na, "org/a, the first",F,\nb,org/b,G,\n',
+         {"path": ["org/a, the first", "org/b"], "family": ["F", "G"]}),
+    ],
+    ids=["tabs, a byte order mark, an unknown column", "blanks after commas, an empty last column"],
+)  # fmt: skip
+def test_odd_sheets(tmp_path, name, text, columns):
+    sheet = read_model_facts(write(tmp_path / name, text))
+    assert {column: sheet[column].tolist() for column in columns} == columns and "dtype" not in sheet
 
 
 def test_benchmarks_complete_a_bare_metric(tmp_path):
@@ -66,12 +73,6 @@ def test_reports_read_the_sheets_that_the_workflow_reads(tmp_path):
     assert sheet["model"].tolist() == ["a", "b"] and "Big" in sheet["label"][0]
     with pytest.raises(InputError, match="row 2: a quote does not end"):
         read_model_facts(write(tmp_path / "m.csv", 'model,path\n"a,org/a\nb,org/b\n'))
-
-
-def test_blanks_after_commas_and_an_empty_last_column(tmp_path):
-    text = '\nmodel, path,family,\na, "org/a, the first",F,\nb,org/b,G,\n'
-    sheet = read_model_facts(write(tmp_path / "m.csv", text))
-    assert sheet["path"].tolist() == ["org/a, the first", "org/b"] and sheet["family"].tolist() == ["F", "G"]
 
 
 def test_a_sheet_completes_scores_under_its_own_metric_only(tmp_path):

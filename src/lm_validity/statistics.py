@@ -246,14 +246,15 @@ def error_of_mean(one_run: np.ndarray | float, spread: np.ndarray | float, runs:
 
 
 class Estimate(NamedTuple):
-    """A mean over items with its 95% interval within [0, 1]."""
+    """A value and its 95% interval, NaN where there is none."""
 
     value: float
-    interval: tuple[float, float]
+    interval: Interval[float]
 
 
 def pass_at_k(correct: np.ndarray, runs: np.ndarray, k: int) -> Estimate | Missing:
-    """The chance that at least one of k runs is right: the mean over items of 1 - C(n - c, k) / C(n, k).
+    """The chance that at least one of k runs is right, with its interval in [0, 1]: the mean over items of
+    1 - C(n - c, k) / C(n, k).
 
     `correct`, `runs`: (items,) the runs with a right answer, and all runs. Unbiased for each item (Chen et al. 2021,
     arXiv 2107.03374). A reason where an item has fewer than k runs.
@@ -290,35 +291,4 @@ def _over_items(values: np.ndarray) -> Estimate:
     half = float(t.ppf(0.975, len(padded) - 1) * padded.std(ddof=1) / np.sqrt(len(padded)))
     centre = float(padded.mean())
     value = float(values.mean())
-    return Estimate(value, (min(max(centre - half, 0.0), value), max(min(centre + half, 1.0), value)))
-
-
-def best_of(scores: np.ndarray, runs: int) -> float | Missing:
-    """How far the best of `runs` runs lies above the mean on average: scores (all runs,), more is better.
-
-    The expected maximum of `runs` scores drawn without replacement from the K there are, by order statistics, less
-    their mean: the luck in a "best of several". A reason for more runs than there are.
-    """
-    ordered = np.sort(np.asarray(scores, dtype=float)[np.isfinite(scores)])
-    if not 1 <= runs <= len(ordered):
-        return Missing(
-            Reason(f"The best of {runs} runs is asked for, and there are {len(ordered)}.", ReasonCode.TOO_FEW)
-        )
-    below = np.arange(len(ordered))  # scores below each, ties in any order
-    weights = _chosen(below, np.full(len(ordered), len(ordered) - 1), runs - 1) if runs > 1 else np.ones(len(ordered))
-    return float(ordered @ weights * runs / len(ordered) - ordered.mean())
-
-
-def falls_against_itself(scores: np.ndarray, margin: float) -> float | Missing:
-    """How often a run is worse than another run of the same model by more than `margin`.
-
-    The share of ordered pairs of runs of a model, averaged over the models that have two: scores (models, runs),
-    NaN-padded, more is better. A gate on single runs fails a model against itself this often.
-    """
-    shares = []
-    for row in np.atleast_2d(np.asarray(scores, dtype=float)):
-        runs = row[np.isfinite(row)]
-        if len(runs) > 1:
-            falls = (runs[:, None] - runs[None, :] < -margin - 1e-12).sum()
-            shares.append(falls / (len(runs) * (len(runs) - 1)))
-    return float(np.mean(shares)) if shares else Missing(NO_RUNS)
+    return Estimate(value, Interval(min(max(centre - half, 0.0), value), max(min(centre + half, 1.0), value)))

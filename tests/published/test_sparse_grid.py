@@ -165,8 +165,8 @@ def test_intervals_of_predicted_direct_scores_hold_what_they_claim(table, rows, 
 
 def with_round(table: sparse_grid.Published, known: np.ndarray, goal: Goal) -> np.ndarray:
     """The measured cells (models, benchmarks) and those of a round as `next` chooses it."""
-    scores, measured = np.where(known, table.scores, np.nan), known.copy()
-    process = fit_process(scores, table.stderr, table.direct, table.size, table.families)
+    scores, measured, losses = np.where(known, table.scores, np.nan), known.copy(), np.zeros((2, known.shape[1]), bool)
+    process = fit_process(scores, table.stderr, table.direct, table.size, table.families, losses)
     choice = CellChoice(process.draws(DRAWS, np.random.default_rng(0), widening_of(process.residuals())))
     hours = np.array([[table.costs[model, name] for name in table.benchmarks] for model in table.models])
     steps = choice.steps(np.where(known | ~np.isfinite(table.scores), np.inf, hours), goal.models(choice.outlook()))

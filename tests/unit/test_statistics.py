@@ -9,9 +9,7 @@ from scipy.stats import binomtest
 from lm_validity.statistics import (
     RunNoise,
     SampledScore,
-    best_of,
     error_of_mean,
-    falls_against_itself,
     holm,
     models_above_chance,
     p_above_chance,
@@ -123,24 +121,6 @@ def test_the_interval_of_pass_hat_k_holds(runs, k):
         low, high = pass_hat_k(correct, np.full(50, runs), k).interval
         held += low <= truth <= high
     assert held / 1500 > 0.95 - 4 * np.sqrt(0.95 * 0.05 / 1500)
-
-
-@pytest.mark.parametrize("runs", [1, 2, 3, 6])
-def test_the_luck_of_the_best_by_enumeration(runs):
-    scores = np.array([0.2, 0.5, 0.5, 0.9, 0.4, 0.1])
-    truth = np.mean([max(drawn) for drawn in combinations(scores, runs)]) - scores.mean()
-    assert best_of(scores, runs) == pytest.approx(truth)
-
-
-def test_the_best_of_more_runs_than_there_are_is_a_reason():
-    assert isinstance(best_of(np.array([0.1, 0.2, np.nan]), 3), Missing)
-
-
-def test_a_gate_on_single_runs_fails_a_model_against_itself():
-    """Two of six ordered pairs of .10, .12, .20 fall by more than .05, one of two of .5, .6; one run has no pair."""
-    scores = np.array([[0.10, 0.12, 0.20], [0.5, 0.6, np.nan], [0.5, np.nan, np.nan]])
-    assert falls_against_itself(scores, 0.05) == pytest.approx((2 / 6 + 1 / 2) / 2)
-    assert falls_against_itself(np.array([[0.5]]), 0.01).code == ReasonCode.NO_RUNS
 
 
 def test_p_above_chance():

@@ -28,7 +28,6 @@ from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import Missing, Reason, ReasonCode, known, too_few
 
 DRAWS = 400
-SEED = 5  # of the draws, and of the cells that weights are fitted on
 DRAWN_CELLS = 20_000  # that are drawn so often; of larger tables fewer draws are kept in memory
 MINIMUM_MODELS = 3  # with a score; fewer leave nothing to predict from
 HARDLY = 3  # measured cells per model of a family: with fewer, its predictions are those of other families
@@ -269,15 +268,15 @@ def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray) -> sparse.CellP
     stderr, lower = matrix.measured(protocol, "stderr")[:, is_task], matrix.direction[is_task] < 0
     metrics = matrix.selected.drop_duplicates("benchmark").set_index("benchmark")["metric"]
     names = metrics.reindex(matrix.task_names()).astype("string").str.split(",").str[0]
-    losses = sparse.Losses(lower, lower & names.isin(ERROR_RATES).to_numpy(dtype=bool))
-    return sparse.fit_process(scores, stderr, direct, size, matrix.families, SEED, losses)
+    losses = np.array([lower, lower & names.isin(ERROR_RATES).to_numpy(dtype=bool)])
+    return sparse.fit_process(scores, stderr, direct, size, matrix.families, losses)
 
 
 def drawn_tables(fitted: Fitted, draws: int = DRAWS) -> np.ndarray:
     """(draws, models, benchmarks) tables with the missing scores drawn, their intervals widened."""
     process = fitted.process
     fewer = max(100, min(draws, DRAWS * DRAWN_CELLS // process.scores.size))
-    return process.draws(fewer, np.random.default_rng(SEED), fitted.widening)
+    return process.draws(fewer, np.random.default_rng(sparse.SEED), fitted.widening)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

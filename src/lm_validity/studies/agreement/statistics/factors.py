@@ -69,7 +69,7 @@ def pairwise_correlation(scores: np.ndarray) -> np.ndarray:
         covariance = values.T @ values / len(values)
         square = np.broadcast_to(np.diag(covariance)[:, None], covariance.shape)
     else:
-        covariance, square = pairwise_moments(values, is_known.astype(float), np.ones(len(values)))
+        covariance, square = _moments(*_sums(values, is_known.astype(float)))
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = covariance / np.sqrt(square * square.T)
     constant = ~(square > 1e-24)
@@ -78,36 +78,19 @@ def pairwise_correlation(scores: np.ndarray) -> np.ndarray:
     return correlation
 
 
-class PairwiseMoments(NamedTuple):
-    """[a, b]: the covariance of columns a and b, and the variance of a, both over the models known in a and b."""
-
-    covariance: np.ndarray
-    variance: np.ndarray
-
-
-def pairwise_moments(values: np.ndarray, is_known: np.ndarray, weights: np.ndarray) -> PairwiseMoments:
-    """The moments of all pairs of columns.
-
-    `values`: (..., models, columns), about centred, 0 where `is_known` (models, columns) is 0; `weights`:
-    (..., models).
-    """
-    weighted_known, weighted_values = is_known * weights[..., None], values * weights[..., None]
-    of_squares = (weighted_values * values).swapaxes(-1, -2) @ is_known
-    weighted_known, weighted_values = (part.swapaxes(-1, -2) for part in (weighted_known, weighted_values))
-    return _moments(weighted_known @ is_known, weighted_values @ is_known, of_squares, weighted_values @ values)
+def _sums(values: np.ndarray, is_known: np.ndarray) -> list[np.ndarray]:
+    """What `_moments` takes, (..., columns, columns) each, of `values` (..., models, columns), about centred and 0
+    where `is_known` (models, columns) is 0."""
+    turned = values.swapaxes(-1, -2)
+    return [is_known.T @ is_known, turned @ is_known, turned**2 @ is_known, turned @ values]
 
 
-def _sums(values: np.ndarray, is_known: np.ndarray) -> np.ndarray:
-    """(4, columns, columns) what `_moments` takes, of `values` and `is_known` (models, columns)."""
-    return np.array([is_known.T @ is_known, values.T @ is_known, (values**2).T @ is_known, values.T @ values])
-
-
-def _moments(count: np.ndarray, total: np.ndarray, of_squares: np.ndarray, product: np.ndarray) -> PairwiseMoments:
-    """From sums over the models known in a and b: their number, and of a's values, a's squares and the products, (...,
-    columns, columns) each."""
+def _moments(count: np.ndarray, total: np.ndarray, of_squares: np.ndarray, product: np.ndarray) -> np.ndarray:
+    """(2, ..., columns, columns) the covariance of columns a and b and the variance of a, both over the models known in
+    a and b, from sums over these: their number, and of a's values, a's squares and the products."""
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = total / count
-        return PairwiseMoments(product / count - mean * mean.swapaxes(-1, -2), of_squares / count - mean**2)
+        return np.array([product / count - mean * mean.swapaxes(-1, -2), of_squares / count - mean**2])
 
 
 class UsableColumns(NamedTuple):
@@ -199,7 +182,6 @@ def without_size(scores: np.ndarray, size: np.ndarray) -> np.ndarray:
 # through `principal_components` itself, which decides what takes part.
 
 COMPONENTS_AT_ONCE = 2**21  # numbers in tables without some of the models
-POWER_STEPS = 100
 SHARE_ROUNDING = 1e-9  # of a share of variance: by so little two that are equal may differ
 NEARLY_CONSTANT = 1e-12  # of the largest square of a benchmark's scores
 
@@ -223,43 +205,13 @@ def component_shares(tables: np.ndarray) -> np.ndarray:
             covariance = values.swapaxes(1, 2) @ values / len(is_known)
             square = np.broadcast_to(np.diagonal(covariance, axis1=1, axis2=2)[:, :, None], covariance.shape)
         else:
-            covariance, square = pairwise_moments(values, is_known, np.ones(len(is_known)))
+            covariance, square = _moments(*_sums(values, is_known))
         correlation, plain = _correlation(covariance, square, (filled**2).max(axis=1))
         shares[start + np.flatnonzero(plain)] = _shares(correlation[plain])
         for index in np.flatnonzero(~plain):
             own_shares = principal_components(part[index]).explained_variance
             shares[start + index, : len(own_shares)] = own_shares
     return shares
-
-
-def _leading_vectors(correlation: np.ndarray, roots: np.ndarray) -> np.ndarray:
-    """(resamples, k) unit vectors of the largest eigenvalue of r_a R_ab r_b, with R the `correlation` (k, k) and r the
-    rows of `roots` (resamples, k).
-
-    By power iteration of all resamples at once, a product with R each. It is taken where it is sure: an eigenvalue
-    above zero whose square is more than half of the sum of all squares, Σ r_a² R_ab² r_b², is the largest, and then the
-    residual over the gap to the others bounds the error (Davis and Kahan 1970). Elsewhere all vectors are computed.
-    """
-    vectors, is_found = (
-        roots / np.maximum(np.linalg.norm(roots, axis=1, keepdims=True), 1e-300),
-        np.zeros(len(roots), bool),
-    )
-    squares = ((roots**2 @ correlation**2) * roots**2).sum(axis=1)
-    for _ in range(POWER_STEPS):
-        products = ((vectors * roots) @ correlation) * roots
-        values = (vectors * products).sum(axis=1)
-        gaps = values - np.sqrt(np.maximum(squares - values**2, 0.0))
-        residuals = np.linalg.norm(products - values[:, None] * vectors, axis=1)
-        is_found = (values > 0) & (2 * values**2 > squares) & (residuals < 1e-13 * gaps)
-        if is_found.all():
-            break
-        norms = np.linalg.norm(products, axis=1, keepdims=True)
-        vectors = np.where(is_found[:, None], vectors, products / np.maximum(norms, 1e-300))
-    remaining, step = np.flatnonzero(~is_found), max(1, COMPONENTS_AT_ONCE // max(1, correlation.size))
-    for part in np.split(remaining, range(step, len(remaining), step)):
-        matrices = roots[part][:, :, None] * correlation * roots[part][:, None, :]
-        vectors[part] = np.linalg.eigh(matrices)[1][:, :, -1]
-    return np.asarray(vectors)
 
 
 def share_interval(scores: np.ndarray, clusters: np.ndarray) -> Interval[float]:
@@ -309,7 +261,7 @@ def shares_left_out(scores: np.ndarray, clusters: np.ndarray, components: int) -
     is_known = np.isfinite(scores).astype(float)
     filled = np.where(is_known > 0, scores, 0.0)
     values = is_known * (filled - filled.sum(axis=0) / np.maximum(is_known.sum(axis=0), 1))
-    whole_sums = _sums(values, is_known)
+    whole_sums = np.array(_sums(values, is_known))
     step = max(1, COMPONENTS_AT_ONCE // max(1, values.shape[1] ** 2))
     for start in range(0, number, step):
         out = np.arange(start, min(start + step, number))
@@ -343,12 +295,11 @@ def _shares(correlation: np.ndarray) -> np.ndarray:
 
 
 class ParallelAnalysis(NamedTuple):
-    """`observed`: (k,) shares of variance; `null_95`: (k,) 95th percentile of the null's; `factors`: number of leading
-    components above that; `p_first`: share of null tables whose first component is at least the observed one, with one
-    added to both counts.
+    """`null_95`: (k,) 95th percentile of the null's shares of variance; `factors`: number of leading components above
+    that; `p_first`: share of null tables whose first component is at least the observed one, with one added to both
+    counts.
     """
 
-    observed: np.ndarray
     null_95: np.ndarray
     factors: int
     p_first: float
@@ -365,7 +316,7 @@ def parallel_analysis(scores: np.ndarray, rng: np.random.Generator, permutations
     components = principal_components(scores)
     observed = components.explained_variance
     if not len(observed):
-        return ParallelAnalysis(observed, observed, 0, float("nan"))
+        return ParallelAnalysis(observed, 0, float("nan"))
     values = scores[:, components.included]
     step = max(1, COMPONENTS_AT_ONCE // max(1, values.size))
     parts = [min(step, permutations - start) for start in range(0, permutations, step)]
@@ -374,7 +325,7 @@ def parallel_analysis(scores: np.ndarray, rng: np.random.Generator, permutations
     above = observed > null_95 * (1 + SHARE_ROUNDING)
     factors = len(above) if above.all() else int(np.argmin(above))
     p_first = (1 + (null[:, 0] >= observed[0] * (1 - SHARE_ROUNDING)).sum()) / (1 + permutations)
-    return ParallelAnalysis(observed, null_95, factors, float(p_first))
+    return ParallelAnalysis(null_95, factors, float(p_first))
 
 
 def _shuffled(values: np.ndarray, rng: np.random.Generator, draws: int) -> np.ndarray:

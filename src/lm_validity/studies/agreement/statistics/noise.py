@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from scipy import stats
 
-from lm_validity.statistics import Interval
+from lm_validity.statistics import Estimate, Interval
 from lm_validity.studies.agreement.statistics import ranking, resampling
 from lm_validity.studies.agreement.statistics.factors import component_shares
 
@@ -32,32 +32,25 @@ IN_CACHE = 2**20  # of them, in one product of matrices
 class Ceiling:
     """Means over simulated tables in which one order holds for all benchmarks.
 
-    `mean_tau` in [-1, 1]; `by_benchmark`: (k,) mean tau with the others; `tau_draws`: (draws,) mean taus by simulated
-    table; `included`: (k,) mask of the benchmarks with standard errors on which models differ, the others taking no
-    part (NaN in `by_benchmark`); `models`: number with a score on a benchmark that takes part; `by_pair`,
-    `observed_by_pair`: (k, k) mean simulated and observed taus, NaN on the diagonal; `expected`: products of signs of
-    the simulated tables, None where there is no ceiling.
+    `mean_tau` in [-1, 1]; `by_benchmark`: (k,) mean tau with the others; `included`: (k,) mask of the benchmarks with
+    standard errors on which models differ, the others taking no part (NaN in `by_benchmark`); `models`: number with a
+    score on a benchmark that takes part; `observed_by_pair`: (k, k) observed taus, NaN on the diagonal; `expected`:
+    products of signs of the simulated tables, None where there is no ceiling; `above_zero`: whether `mean_tau` is at
+    least 0.05 and more than 3 standard errors of the simulation above 0.
     """
 
     mean_tau: float
     by_benchmark: np.ndarray
-    tau_draws: np.ndarray
     included: np.ndarray
     models: int
-    by_pair: np.ndarray
     observed_by_pair: np.ndarray
     expected: resampling.ExpectedSigns | None
+    above_zero: bool
 
     @property
     def observed(self) -> float:
         """Mean tau-b of the scores over the pairs of benchmarks that `mean_tau` is over."""
         return ranking.mean_over_pairs(self.observed_by_pair[np.ix_(self.included, self.included)])
-
-    @property
-    def above_zero(self) -> bool:
-        """Whether `mean_tau` is at least 0.05 and more than 3 standard errors of the simulation above 0."""
-        draws = self.tau_draws[np.isfinite(self.tau_draws)]
-        return bool(len(draws) and self.mean_tau > max(LEAST_CEILING, 3 * draws.std() / np.sqrt(len(draws))))
 
 
 def noise_ceiling(
@@ -79,9 +72,9 @@ def noise_ceiling(
     can be taken apart into; without, nothing.
     """
     is_used, k = _taking_part(scores, stderr), scores.shape[1]
-    by_benchmark, no_pairs = np.full(k, np.nan), np.full((k, k), np.nan)
+    by_benchmark, observed_by_pair = np.full(k, np.nan), np.full((k, k), np.nan)
     if is_used.sum() < 2:
-        return Ceiling(float("nan"), by_benchmark, np.full(0, np.nan), is_used, 0, no_pairs, no_pairs, None)
+        return Ceiling(float("nan"), by_benchmark, is_used, 0, observed_by_pair, None, above_zero=False)
     scores, stderr = scores[:, is_used], stderr[:, is_used]
     observed = ranking.kendall_tau_matrix(ranking.pair_signs(scores))
     observed = np.where(np.eye(len(observed), dtype=bool), np.nan, observed)
@@ -94,16 +87,12 @@ def noise_ceiling(
         grid_parts.append(tau)
     taus, grids = np.concatenate(tau_parts), np.concatenate(grid_parts)
     by_benchmark[is_used] = ranking.finite_mean(ranking.finite_mean(grids, axis=2), axis=0)
-    return Ceiling(
-        mean_tau=ranking.finite_mean(taus),
-        by_benchmark=by_benchmark,
-        tau_draws=taus,
-        included=is_used,
-        models=int(np.isfinite(scores).any(axis=1).sum()),
-        by_pair=_in_table(ranking.finite_mean(grids, axis=0), is_used),
-        observed_by_pair=_in_table(observed, is_used),
-        expected=expected.mean(draws, np.flatnonzero(is_used)),
-    )
+    observed_by_pair[np.ix_(is_used, is_used)] = observed
+    finite, mean = taus[np.isfinite(taus)], ranking.finite_mean(taus)
+    above_zero = bool(len(finite) and mean > max(LEAST_CEILING, 3 * finite.std() / np.sqrt(len(finite))))
+    models, columns = int(np.isfinite(scores).any(axis=1).sum()), np.flatnonzero(is_used)
+    sums = expected.mean(draws, columns)
+    return Ceiling(mean, by_benchmark, is_used, models, observed_by_pair, sums, above_zero)
 
 
 class ShareCeiling(NamedTuple):
@@ -134,13 +123,6 @@ def _taking_part(scores: np.ndarray, stderr: np.ndarray) -> np.ndarray:
 
 def _affordable(draws: int, models: int) -> int:
     return max(20, int(draws * min(1.0, (MANY_MODELS / models) ** 2)))
-
-
-def _in_table(values: np.ndarray, is_used: np.ndarray) -> np.ndarray:
-    """(k, k) with `values` in the rows and columns of the `is_used` benchmarks, NaN elsewhere."""
-    table = np.full((len(is_used), len(is_used)), np.nan)
-    table[np.ix_(is_used, is_used)] = values
-    return table
 
 
 class _Expectation:
@@ -408,13 +390,6 @@ def shown_ceiling(ceiling: Values, value: Values) -> Values:
 NONE = Interval(float("nan"), float("nan"))
 
 
-class Estimate(NamedTuple):
-    """A value and its 95% interval, NaN where there is none."""
-
-    value: float
-    interval: Interval[float]
-
-
 def _by_pair(taus: np.ndarray, columns: int) -> np.ndarray:
     """(masks, columns, columns) from `taus` (masks, pairs of columns), NaN on the diagonal."""
     by_pair = np.full((len(taus), columns, columns), np.nan)
@@ -525,8 +500,8 @@ def separated_shares(significant: np.ndarray, is_known: np.ndarray, in_range: np
     or none is, there is no such variance, and the number is that of the models. It fails there if single models decide
     whether a pair is separated, whatever the other one. NaN for fewer than 3 models.
     """
-    rows = [_separated(*rows_of_protocol, in_range) for rows_of_protocol in zip(significant, is_known, strict=True)]
-    share, pairs, models, variance = np.array(rows, dtype=float).reshape(-1, 4).T
+    rows = [_separated(*of_benchmark, in_range) for of_benchmark in zip(significant, is_known, strict=True)]
+    share, pairs, models, variance = np.reshape(rows, (-1, 4)).T
     enough = models >= LEAST_MODELS
     freedom = np.maximum(models, LEAST_MODELS) - 1
     independent = np.divide(share * (1 - share), variance, out=models.copy(), where=variance > 0)
@@ -543,30 +518,22 @@ def separated_shares(significant: np.ndarray, is_known: np.ndarray, in_range: np
     ]
 
 
-class _Separation(NamedTuple):
-    """The share of the `pairs` of `models` that are separated, and the jackknife's variance of it; zeros for fewer than
-    3 models."""
-
-    share: float
-    pairs: int
-    models: int
-    variance: float
-
-
-def _separated(significant: np.ndarray, is_known: np.ndarray, in_range: np.ndarray) -> _Separation:
-    """All arguments (models, models)."""
+def _separated(significant: np.ndarray, is_known: np.ndarray, in_range: np.ndarray) -> np.ndarray:
+    """(4,) the share of the pairs that are separated, the numbers of pairs and of models, and the jackknife's variance
+    of the share; share and variance are 0 for fewer than 3 models. All arguments (models, models)."""
     counted = is_known & in_range
     pairs_of_model = counted.sum(axis=1)
     pairs, models = int(pairs_of_model.sum()) // 2, int((pairs_of_model > 0).sum())
     if models < LEAST_MODELS:
-        return _Separation(0.0, pairs, models, 0.0)
+        return np.array([0.0, pairs, models, 0.0])
     separated = (counted & significant).sum(axis=1)
     share = separated.sum() / 2 / pairs
     pairs_without = pairs - pairs_of_model
     left_out = np.divide(
         separated.sum() / 2 - separated, pairs_without, out=np.full(len(pairs_of_model), share), where=pairs_without > 0
     )[pairs_of_model > 0]
-    return _Separation(share, pairs, models, (models - 1) / models * ((left_out - left_out.mean()) ** 2).sum())
+    variance = (models - 1) / models * ((left_out - left_out.mean()) ** 2).sum()
+    return np.array([share, pairs, models, variance])
 
 
 def smallest_difference(stderr: np.ndarray) -> float:

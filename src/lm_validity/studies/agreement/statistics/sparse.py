@@ -10,8 +10,8 @@ from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import expit, logit, ndtr, ndtri
 
-from lm_validity.statistics import NORMAL_95, Interval
-from lm_validity.studies.agreement.statistics.noise import NONE, Estimate
+from lm_validity.statistics import NORMAL_95, Estimate, Interval
+from lm_validity.studies.agreement.statistics.noise import NONE
 from lm_validity.studies.agreement.statistics.ranking import PairSigns, average_ranks, finite_mean, ratio, standardize
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -147,6 +147,7 @@ def standardized(values: np.ndarray) -> np.ndarray:
 # ----------------------------------------------------------------------------------------------------------------------
 # A Gaussian process on the logits of train-before-test scores: what the measured cells say about the others.
 
+SEED = 5  # of the cells that weights are fitted on
 LEAST_CELLS, MOST_CELLS = 12, 4000  # known cells: fewer say too little, more take too long
 MOST_MODELS = 500  # with more, the kernels take too much memory
 FITTED_CELLS, ITERATIONS = 300, 25  # of the search for weights
@@ -189,34 +190,20 @@ class ScoreLink:
         return np.asarray(np.clip((scores - self.low) / np.where(self.bounded, self.width, 1.0), CLIP, 1 - CLIP))
 
 
-class Losses(NamedTuple):
-    """(benchmarks,) masks: `lower` is better; of these, `errors` are known to be shares of wrong answers."""
-
-    lower: np.ndarray
-    errors: np.ndarray
-
-
-def link_for(*tables: np.ndarray, losses: Losses | None = None) -> ScoreLink:
+def link_for(*tables: np.ndarray, losses: np.ndarray) -> ScoreLink:
     """The scale on which scores have no bounds, from the range of each benchmark's scores in all `tables`.
 
-    `tables`: (models, benchmarks) each, NaN where unknown; more is better. Fractions lie between 0 and 1, correlations
-    between -1 and 1, and error rates (negative here, since more is better) between -1 and 0. What exceeds these has no
-    range, nor has any other loss: it may well exceed 1.
+    `tables`: (models, benchmarks) each, NaN where unknown; more is better. `losses`: (2, benchmarks) True where lower
+    is better, and for those of them that are known to be shares of wrong answers. Fractions lie between 0 and 1,
+    correlations between -1 and 1, and error rates (negative here, since more is better) between -1 and 0. What exceeds
+    these has no range, nor has any other loss: it may well exceed 1.
     """
     values = np.concatenate(tables)
     least, highest = (edge(np.where(np.isfinite(values), values, 0.0), axis=0) for edge in (np.min, np.max))
-    lower, errors = losses or np.zeros((2, len(least)), dtype=bool)
+    lower, errors = losses
     fraction, error = ~lower & (least >= 0) & (highest <= 1), errors & (least >= -1) & (highest <= 0)
     signed = ~lower & (least >= -1) & (highest <= 1)
     return ScoreLink(low=np.where(fraction, 0.0, -1.0), width=np.select([fraction | error, signed], [1.0, 2.0], 0.0))
-
-
-class CellPredictions(NamedTuple):
-    """A score of each cell and the ends of its interval, (models, benchmarks) each."""
-
-    score: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -243,11 +230,11 @@ class CellProcess:
         """(models, benchmarks) True where there is a score."""
         return np.asarray(np.isfinite(self.scores))
 
-    def predict(self, widening: float = 1.0) -> "CellPredictions":
-        """A new score of each cell and its 95% interval, in the scores' own units."""
+    def predict(self, widening: float = 1.0) -> np.ndarray:
+        """(3, models, benchmarks) a new score of each cell and the ends of its 95% interval, in the scores' units."""
         reach = NORMAL_95 * widening * np.sqrt(self.variance + self.noise)
         places = (self.mean, self.mean - reach, self.mean + reach)
-        return CellPredictions(*(self.link.back(self.center + self.scale * standing) for standing in places))
+        return np.array([self.link.back(self.center + self.scale * standing) for standing in places])
 
     def residuals(self) -> np.ndarray:
         """(models, benchmarks) each measured score against its prediction from the others, in predicted standard
@@ -303,21 +290,14 @@ class _Solver:
 
 
 def fit_process(
-    scores: np.ndarray,
-    stderr: np.ndarray,
-    direct: np.ndarray,
-    size: np.ndarray,
-    families: np.ndarray,
-    seed: int = 0,
-    losses: Losses | None = None,
+    scores: np.ndarray, stderr: np.ndarray, direct: np.ndarray, size: np.ndarray, family: np.ndarray, losses: np.ndarray
 ) -> CellProcess | None:
     """The process given the known `scores` (models, benchmarks), NaN where not measured; more is better.
 
-    `stderr`: of the same shape, NaN where unknown; `direct`: direct scores of the same cells, NaN where
-    unknown; `size`: (models, columns) logarithms; `families`: (models,); `losses`: None where higher is better on all
-    benchmarks. The weights of the kernels are the most likely ones under log-normal priors, on at most 300 cells; the
-    noise is Student's t, estimated by benchmark. None for fewer than 12 known cells, more than 4,000, or more than 500
-    models.
+    `stderr`: of the same shape, NaN where unknown; `direct`: direct scores of the same cells, NaN where unknown;
+    `size`: (models, columns) logarithms; `family`: (models,); `losses`: as in `link_for`. The weights of the kernels
+    are the most likely ones under log-normal priors, on at most 300 cells; the noise is Student's t, estimated by
+    benchmark. None for fewer than 12 known cells, more than 4,000, or more than 500 models.
     """
     known_cells = np.flatnonzero(np.isfinite(scores))
     if not LEAST_CELLS <= len(known_cells) <= MOST_CELLS or len(scores) > MOST_MODELS:
@@ -328,12 +308,12 @@ def fit_process(
     direct_standardized = standardized(np.where(np.isfinite(direct), link.to(direct), np.nan))
     model, benchmark = (indices.ravel() for indices in np.indices(scores.shape))
     cells = Cells(model, benchmark, direct_standardized.ravel())
-    kernels = make_kernels(direct_standardized, size, families)
+    kernels = make_kernels(direct_standardized, size, family)
     standard = ((values - center) / scale).ravel()
     items = _item_noise(scores, stderr, link, scale)
     chosen = known_cells
     if len(known_cells) > FITTED_CELLS:
-        chosen = np.random.default_rng(seed).choice(known_cells, FITTED_CELLS, replace=False)
+        chosen = np.random.default_rng(SEED).choice(known_cells, FITTED_CELLS, replace=False)
     weights = np.exp(_most_likely(kernels, cells[chosen], standard[chosen], items.ravel()[chosen]))
     solver, own_noise = _robust(
         kernels.weighted(weights[:-1]), cells, known_cells, standard[known_cells], items.ravel(), weights[-1]
@@ -352,16 +332,9 @@ def fit_process(
     return CellProcess(scores, link, center, scale, mean, variance, noise, without, without_variance, solver)
 
 
-class _Moments(NamedTuple):
-    """Means and standard deviations of the known values, (benchmarks,) each."""
-
-    mean: np.ndarray
-    deviation: np.ndarray
-
-
-def _moments(values: np.ndarray, linked: np.ndarray) -> _Moments:
-    """Of benchmarks with few `values`, drawn to those of all benchmarks in the mask `linked`; scores on other scales
-    have nothing in common."""
+def _moments(values: np.ndarray, linked: np.ndarray) -> np.ndarray:
+    """(2, benchmarks) means and standard deviations of the known values: of benchmarks with few `values`, drawn to
+    those of all benchmarks in the mask `linked`; scores on other scales have nothing in common."""
     finite = np.isfinite(values)
     number, total = finite.sum(axis=0), np.where(finite, values, 0.0).sum(axis=0)
     typical = total[linked].sum() / max(number[linked].sum(), 1)
@@ -371,7 +344,7 @@ def _moments(values: np.ndarray, linked: np.ndarray) -> _Moments:
     common = squares[linked].sum() / max(freedom[linked].sum(), 1)
     worth = np.where(linked, SHRINKAGE, 0.0)
     spread = np.sqrt((squares + worth * common) / np.maximum(freedom + worth, 1))
-    return _Moments(mean, np.where(spread > 1e-9, spread, 1.0))
+    return np.array([mean, np.where(spread > 1e-9, spread, 1.0)])
 
 
 def _item_noise(scores: np.ndarray, stderr: np.ndarray, link: ScoreLink, scale: np.ndarray) -> np.ndarray:

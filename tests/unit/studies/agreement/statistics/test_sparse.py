@@ -10,7 +10,6 @@ from scipy.stats import t as t_distribution
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.sparse import (
     Cells,
-    Losses,
     fit_process,
     link_for,
     make_kernels,
@@ -36,8 +35,9 @@ def table(seed=0, models=24, benchmarks=8, share=0.5):
     return np.where(known, whole, np.nan), whole, direct, size, families
 
 
-def fitted(scores, direct, size, families, losses=None):
-    return fit_process(scores, np.full(scores.shape, 0.01), direct, size, families, losses=losses)
+def fitted(scores, direct, size, families):
+    none = np.zeros((2, scores.shape[1]), dtype=bool)
+    return fit_process(scores, np.full(scores.shape, 0.01), direct, size, families, none)
 
 
 # ---- pooled and assisted agreement --------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_odd_tables_give_finite_predictions(change):
 def test_scores_stay_in_their_range():
     """A fraction, an error rate (negative: more is better), a correlation, percent."""
     table = np.array([[0.0, -0.9, -0.2, 3.0], [0.9, -0.05, 0.7, 80.0]])
-    link = link_for(table, losses=Losses(np.arange(4) == 1, np.arange(4) == 1))
+    link = link_for(table, losses=np.array([np.arange(4) == 1] * 2))
     np.testing.assert_array_equal(link.low[:3], [0, -1, -1])
     np.testing.assert_array_equal(link.width, [1, 1, 2, 0])
     inside = np.array([[0.3, -0.4, -0.1, 7.0]])
@@ -243,7 +243,7 @@ def test_scores_stay_in_their_range():
 def test_only_what_is_known_as_an_error_rate_ends_at_1():
     """Correlations near chance that happen to be below 0, and losses below 1 such as a Brier score, do not."""
     below = np.array([[-0.02, -0.9, -0.9], [-0.05, -0.2, -0.2]])
-    link = link_for(below, losses=Losses(np.array([False, True, True]), np.array([False, False, True])))
+    link = link_for(below, losses=np.array([[False, True, True], [False, False, True]]))
     np.testing.assert_array_equal(link.width, [2, 0, 1])
     assert link.back(np.array([3.0, -1.2, -9.0]))[:2] == pytest.approx([0.905148, -1.2])
 

@@ -1,6 +1,8 @@
 """What the sections of the agreement report start from: scores, taus and ceilings by protocol, values and intervals as
 rows hold them, and why one is missing."""
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -8,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from lm_validity import words
+from lm_validity import statistics, words
 from lm_validity.results.put import Condition, Rows, ends_of
 from lm_validity.statistics import Interval, section_generator
 from lm_validity.studies.agreement import score_matrix
@@ -72,34 +74,21 @@ DIRECTION_ASKED = Reason(
 FEW_IN_BOTH = too_few("Fewer than 3 models have scores under both protocols.")
 
 
-def no_clusters(families: np.ndarray) -> str | None:
-    """Why families give no clusters, None where they do; a model of unknown family is a cluster of its own."""
-    named = [name for name in families if name is not None]
-    if not named:
-        return "The models sheet names no family."
-    if len(named) == len(set(named)):
-        return "No family has two models: the interval over models is that over families."
-    clusters = int(resampling.cluster_numbers(families).max()) + 1
-    if clusters < resampling.LEAST_CLUSTERS:
-        return too_few(f"There are fewer than {resampling.LEAST_CLUSTERS} families.")
-    largest = max(set(named), key=named.count)
-    size_of_largest = named.count(largest)
-    if size_of_largest > resampling.MOST_IN_ONE * len(families):
-        return f"{size_of_largest} of {len(families)} models are of one family."
-    return None
-
-
-def no_categories(categories: list[str | None]) -> str | None:
-    """Why categories give no clusters, None where they do; a benchmark of no category is a cluster of its own."""
-    named = [name for name in categories if name is not None]
-    if not named:
-        return "The benchmarks sheet names no category."
-    if len(named) == len(set(named)):
-        return "No category has two benchmarks: the interval over benchmarks is that over categories."
-    clusters = len(set(named)) + len(categories) - len(named)
-    if clusters < resampling.LEAST_CLUSTERS:
-        return too_few(f"There are fewer than {resampling.LEAST_CLUSTERS} categories.")
-    return None
+def no_clusters(
+    names: Iterable[str | None], kind: str = "family", kinds: str = "families", unit: str = "models"
+) -> str:
+    """Why the families of models, or the categories of benchmarks, give no clusters, "" where they do. A unit without a
+    name is a cluster by itself."""
+    numbers = Counter(names)
+    units, unnamed = numbers.total(), numbers.pop(None, 0)
+    if not numbers:
+        return f"The {unit} sheet names no {kind}."
+    if len(numbers) == numbers.total():
+        return f"No {kind} has two {unit}: the interval over {unit} is that over {kinds}."
+    if len(numbers) + unnamed < resampling.LEAST_CLUSTERS:
+        return too_few(f"There are fewer than {resampling.LEAST_CLUSTERS} {kinds}.")
+    largest = max(numbers.values())
+    return f"{largest} of {units} {unit} are of one {kind}." if largest > resampling.MOST_IN_ONE * units else ""
 
 
 def no_ceiling(included: np.ndarray, scores: np.ndarray, protocol: str) -> str:
@@ -166,12 +155,6 @@ def over_families(interval: Range, over_models: Range, families: np.ndarray) -> 
     return Missing(NARROWER) if narrower else interval
 
 
-def wider(*intervals: Range) -> Interval[float] | None:
-    """The one that a claim about other models quotes: the widest of those that exist."""
-    exist = [interval for interval in intervals if not isinstance(interval, Missing)]
-    return max(exist, key=lambda interval: interval.high - interval.low, default=None)
-
-
 class Estimate(NamedTuple):
     """A number of the rows with its intervals over models and over families, and how many things it rests on."""
 
@@ -182,8 +165,9 @@ class Estimate(NamedTuple):
 
     @property
     def quoted(self) -> Interval[float] | None:
-        """The interval that a sentence quotes: the wider of other models and other families."""
-        return wider(self.models, self.families)
+        """The interval that a claim about other models quotes: the wider of those that there are."""
+        intervals = [interval for interval in (self.models, self.families) if not isinstance(interval, Missing)]
+        return max(intervals, key=lambda interval: interval.high - interval.low, default=None)
 
 
 def estimate(rows: Rows, quantity: str, **place: Condition) -> Estimate:
@@ -201,15 +185,21 @@ def range_of(rows: Rows, quantity: str, over: str, **place: Condition) -> Range:
     return Missing(row.reason if row and row.reason else "There is none.") if ends is None else Interval(*ends)
 
 
+def for_others(rows: Rows, quantity: str, **place: Condition) -> Range:
+    """The interval of a number for other benchmarks, too: by categories, else by benchmarks."""
+    by_category = range_of(rows, quantity, "categories", **place)
+    return by_category if words.is_known(by_category) else range_of(rows, quantity, "benchmarks", **place)
+
+
 def value_in_words(value: Value, interval: Range | None = None, digits: int = 2, *, signed: bool = False) -> str:
     """`0.52 (95% interval 0.48 to 0.56)`, the number alone without an interval, `unknown` without a number."""
     return words.with_interval(number(value), interval if words.is_known(interval) else None, digits, signed=signed)
 
 
 def in_words(interval: Range, *, signed: bool = False) -> str:
-    """`0.48 to 0.56`; `unknown` without an interval."""
+    """`0.48 to 0.56`; `not known` without an interval."""
     if isinstance(interval, Missing):
-        return "unknown"
+        return "not known"
     return " to ".join(words.decimal(float(end), signed=signed) for end in interval)
 
 
@@ -249,8 +239,15 @@ class Data:
 
     @classmethod
     def of(cls, matrix: score_matrix.ScoreMatrix, resamples: int = 0, items: str | Path | None = None) -> "Data":
-        """`items`: makes significance paired; without, it is from the noise of items and of training again."""
-        affordable = affordable_resamples(resamples, len(matrix.models), len(matrix.task_names()))
+        """`items`: makes significance paired; without, it is from the noise of items and of training again.
+
+        At least 400 resamples of taus between all benchmarks, else as many as a minute and a gigabyte allow: time grows
+        with pairs of models × pairs of benchmarks, memory with pairs of benchmarks.
+        """
+        models, benchmarks = len(matrix.models), len(matrix.task_names())
+        products = max(1, models * (models - 1) // 2 * benchmarks * (benchmarks + 1) // 2)
+        limit = min(MOST_PRODUCTS // products, MOST_TAUS // max(1, benchmarks**2))
+        affordable = min(resamples, max(LEAST_RESAMPLES, limit))
         data = cls(matrix, {}, affordable)
         signs = {p: ranking.significant_signs(data.scores[p], data.noise[p]) for p in PROTOCOLS}
         notes: list[str] = []
@@ -280,14 +277,10 @@ class Data:
         return {p: self.matrix.stderr[p][:, ~self.matrix.is_corpus] for p in PROTOCOLS}
 
     @cached_property
-    def training_error(self) -> dict[str, np.ndarray]:
-        """(models, benchmarks) standard deviations between trainings of one model."""
-        return {p: self.matrix.training_error(p)[:, ~self.matrix.is_corpus] for p in PROTOCOLS}
-
-    @cached_property
     def noise(self) -> dict[str, np.ndarray]:
         """(models, benchmarks) standard errors from items and, where it was measured, from training the model again."""
-        return {p: np.sqrt(self.stderr[p] ** 2 + np.nan_to_num(self.training_error[p]) ** 2) for p in PROTOCOLS}
+        trainings = {p: np.nan_to_num(self.matrix.training_error(p)[:, ~self.matrix.is_corpus]) for p in PROTOCOLS}
+        return {p: np.sqrt(self.stderr[p] ** 2 + trainings[p] ** 2) for p in PROTOCOLS}
 
     @cached_property
     def corpora(self) -> dict[str, np.ndarray]:
@@ -309,17 +302,6 @@ class Data:
         against the others: turned around they would agree with them."""
         against = {p: np.isin(self.tasks, self.against[p]) for p in PROTOCOLS}
         return {p: self._names(noise_model.opposed_columns(self.scores[p], against[p])) for p in PROTOCOLS}
-
-    @cached_property
-    def clumped(self) -> dict[str, bool]:
-        """By protocol whether models lie in clumps, so that what noise explains within them is hardly known."""
-        return {p: noise_model.in_clumps(self.scores[p]) for p in PROTOCOLS}
-
-    @cached_property
-    def far(self) -> dict[str, list[str]]:
-        """By protocol the labels of models that lie far from all others."""
-        labels = np.array(self.matrix.labels, dtype=object)
-        return {p: labels[noise_model.far_models(self.scores[p])].tolist() for p in self.matrix.protocols}
 
     @cached_property
     def against(self) -> dict[str, list[str]]:
@@ -345,15 +327,6 @@ class Data:
     def turned(self, protocol: str) -> np.ndarray:
         """The scores (models, benchmarks) of a protocol with those of its `opposed` benchmarks the other way round."""
         return self.scores[protocol] * np.where(np.isin(self.tasks, self.opposed[protocol]), -1.0, 1.0)
-
-    def turned_mean_tau(self, protocol: str) -> float:
-        """The mean tau of `turned` scores."""
-        return ranking.mean_over_pairs(ranking.kendall_tau_matrix(ranking.pair_signs(self.turned(protocol))))
-
-    @cached_property
-    def agreement(self) -> dict[str, ranking.RankAgreement]:
-        """The means of `tau` under each protocol, over all pairs and within categories."""
-        return {p: ranking.summarize_agreement(self.tau[p], self.categories) for p in PROTOCOLS}
 
     @cached_property
     def ceiling(self) -> dict[str, noise_model.Ceiling]:
@@ -386,11 +359,6 @@ class Data:
         )
 
     @cached_property
-    def common_agreement(self) -> dict[str, ranking.RankAgreement]:
-        """The means of `common_tau` under each protocol, over all pairs and within categories."""
-        return {p: ranking.summarize_agreement(self.common_tau[p], self.categories) for p in PROTOCOLS}
-
-    @cached_property
     def improved(self) -> ranking.ImprovedPairs:
         """The pairs of benchmarks whose tau is greater under train before test, of `common_tau`."""
         return ranking.improved_pairs(self.common_tau[DIRECT], self.common_tau[TRAINED])
@@ -400,11 +368,9 @@ class Data:
         """The significant differences over the cells known under both."""
         if self.in_both.all():
             return self.significant
-        in_both_protocols = ranking.pair_signs(self.common[DIRECT]).known
+        known_pairs = ranking.pair_signs(self.common[DIRECT]).known
         return {
-            p: ranking.PairSigns(
-                signs.sign * in_both_protocols, signs.known * in_both_protocols, signs.first, signs.second
-            )
+            p: signs._replace(sign=signs.sign * known_pairs, known=signs.known * known_pairs)
             for p, signs in self.significant.items()
         }
 
@@ -422,11 +388,6 @@ class Data:
         """`common` without benchmarks that rank no two models under one of the protocols."""
         ranked = np.logical_and.reduce([np.isfinite(np.diag(tau)) for tau in self.common_tau.values()])
         return {p: np.where(ranked, values, np.nan) for p, values in self.common.items()}
-
-    @property
-    def side_by_side(self) -> dict[str, ranking.RankAgreement]:
-        """What sentences on both protocols read: means over common cells, or each protocol's own without any."""
-        return self.common_agreement if self.improved.compared else self.agreement
 
     @property
     def no_intervals(self) -> Reason | None:
@@ -469,7 +430,7 @@ class Data:
         return {p: ~np.isfinite(self.scores[p]) & planned[p] for p in PROTOCOLS}
 
     @cached_property
-    def standing_of_missing(self) -> dict[str, noise_model.Estimate]:
+    def standing_of_missing(self) -> dict[str, statistics.Estimate]:
         """By protocol how high its missing scores would stand, as all others tell (`sparse.standing_of_missing`)."""
         table, nothing = np.hstack([self.turned(p) for p in PROTOCOLS]), np.zeros(self.scores[DIRECT].shape, bool)
         return {
@@ -538,13 +499,3 @@ class Data:
         tau = ranking.kendall_tau_matrix(ranking.pair_signs(np.where(equal, np.nan, trained)))
         mean = known(ranking.mean_over_pairs(tau), "Without the equal cells no tau is defined.")
         return SelectedOnTest(int(equal.sum()), int(in_both.sum()), mean)
-
-
-def affordable_resamples(resamples: int, models: int, benchmarks: int) -> int:
-    """As many `resamples` of taus between all benchmarks as a minute and a gigabyte allow, at least 400 of them.
-
-    Time grows with pairs of models × pairs of benchmarks, memory with pairs of benchmarks.
-    """
-    products = max(1, models * (models - 1) // 2 * benchmarks * (benchmarks + 1) // 2)
-    limit = min(MOST_PRODUCTS // products, MOST_TAUS // max(1, benchmarks**2))
-    return min(resamples, max(LEAST_RESAMPLES, limit))

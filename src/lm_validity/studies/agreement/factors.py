@@ -195,8 +195,8 @@ def _put_shares(
     elif isinstance(null, Missing) or null.factors:
         no_families, own = base.no_clusters(names), share_interval(of_models, np.arange(len(of_models)))
         models = own if np.isfinite(own.low) else Missing(NO_SHARE_INTERVAL)
-        intervals = {"models": models, "families": Missing(no_families or "")}
-        if no_families is None:
+        intervals = {"models": models, "families": Missing(no_families)}
+        if not no_families:
             families = base.ends(shares[0], share_interval(scores, cluster_numbers(names)), base.LOST_CLUSTER)
             intervals["families"] = base.over_families(families, models, names)
     # the wider one first: the one that a claim about other models quotes

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,8 @@ from lm_validity.statistics import Interval
 from lm_validity.studies.agreement import data as base
 from lm_validity.studies.agreement.data import Data, Estimate, Range, Value
 from lm_validity.studies.agreement.score_matrix import ANY_SIZE, LIKE_SIZE
-from lm_validity.studies.agreement.statistics.ranking import average_ranks, pair_signs
+from lm_validity.studies.agreement.statistics import ranking
+from lm_validity.studies.agreement.statistics.noise import in_clumps
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import Missing, count, decimal, is_known, number
 
@@ -38,13 +40,12 @@ CHANGE_QUESTION = "Do benchmarks agree better after training?"
 
 class Change(NamedTuple):
     """Mean tau under direct evaluation and after training, their difference with its intervals, and how surely it holds
-    for other benchmarks too. Pooled where many cells are missing. `gaps`: what is wrong with these."""
+    for other benchmarks too. Pooled where many cells are missing."""
 
     direct: Value
     trained: Value
     change: Estimate
     for_others: Range
-    gaps: str  # as of `Data`
 
     @classmethod
     def of(cls, rows: Rows, data: Data) -> "Change":
@@ -53,29 +54,15 @@ class Change(NamedTuple):
             before, after = (
                 base.estimate(rows, "tau_pooled_in_both", pairs="all", protocol=p).value for p in PROTOCOLS
             )
-            pooled = base.estimate(rows, "tau_pooled_change", pairs="all")
-            others: Range = Missing("There is none of the pooled tau.")
-            return cls(before, after, pooled, others, data.gaps(*PROTOCOLS))
+            pooled, none = base.estimate(rows, "tau_pooled_change", pairs="all"), "There is none of the pooled tau."
+            return cls(before, after, pooled, Missing(none))
         before, after = (base.estimate(rows, "tau_mean_in_both", protocol=p).value for p in PROTOCOLS)
-        others = base.range_of(rows, "tau_change", "categories")
-        others = others if is_known(others) else base.range_of(rows, "tau_change", "benchmarks")
-        return cls(before, after, base.estimate(rows, "tau_change"), others, data.gaps(*PROTOCOLS))
+        return cls(before, after, base.estimate(rows, "tau_change"), base.for_others(rows, "tau_change"))
 
     @property
     def arrow(self) -> str:
         """Mean tau direct and after training, with an arrow between, such as `0.52 → 0.76`."""
         return f"{_tau(self.direct)} → {_tau(self.trained)}"
-
-    @property
-    def interval(self) -> str:
-        """The interval for these benchmarks in words; empty where there is none."""
-        return _with("95% of the change", self.change.quoted, sign=True)
-
-    @property
-    def beyond(self) -> str:
-        """A sentence on the change for other benchmarks too; empty where there is none for these."""
-        known_change = base.in_words(self.for_others, signed=True) if is_known(self.for_others) else "not known"
-        return f" For other benchmarks too, the change is {known_change}." if self.interval else ""
 
 
 def above_the_folds(rows: Rows, data: Data, rule: Cards) -> Page:
@@ -101,7 +88,7 @@ def above_the_folds(rows: Rows, data: Data, rule: Cards) -> Page:
         agreement = Agreement.of(rows, data, p)
         lede = _noise_lede(data, agreement, p)
         picture = _carpets(data, data.scores, {p: agreement.mean.value}, columns, everyone)
-        panels = [_against_noise(data, agreement, p), _by_size(rows, [p], whole=True)]
+        panels = [_against_noise(agreement, p), _by_size(rows, [p], whole=True)]
         answers = [_noise_answer(data, agreement, p, columns, lede)]
         if too_few and len(protocols) == 2:
             text = f"**{len(data.models_in_both)} of {len(everyone)}** models have both scores"
@@ -114,26 +101,52 @@ def above_the_folds(rows: Rows, data: Data, rule: Cards) -> Page:
     return Page("agreement", "Ranking agreement", [], [], lede=lede, picture=picture, panels=shown, answers=answers)
 
 
-class Agreement(NamedTuple):
-    """The mean tau under a protocol, its noise ceiling, and the tau without noise; `gaps`: as of `Data`."""
+@dataclass(frozen=True)
+class Agreement:
+    """The mean tau under a protocol, its noise ceiling, the `limit` where that may be named, and the tau without noise.
+
+    `answer`: whether benchmarks disagree more than noise explains: `disagree` surely, `agree` surely, `order` (every
+    benchmark orders the models alike), `direction` (that of a benchmark must be known first), `clumps` (of models,
+    within which noise is hardly known), `noise` (so much that the benchmarks hardly tell the models apart), `by value`
+    or `not seen` (scores are missing) or `unknown`. `numbers`: the agreement in words. `interval`: the one that
+    decided, in words.
+    """
 
     mean: Estimate
     ceiling: Value
+    limit: Value
     corrected: Estimate
-    gaps: str
+    answer: str
+    numbers: str
+    interval: str
 
     @classmethod
     def of(cls, rows: Rows, data: Data, protocol: str) -> "Agreement":
-        """That of the rows."""
-        mean, ceiling, corrected = (
+        """From the tau without noise and its interval; without these, as where the tau is above its ceiling, from the
+        observed ones, and then disagreement is never sure."""
+        observed, ceiling, without_noise = (
             base.estimate(rows, name, protocol=protocol) for name in ("tau_mean", "tau_ceiling", "tau_mean_corrected")
         )
-        return cls(mean, ceiling.value, corrected, data.gaps(protocol))
-
-    @property
-    def limit(self) -> Value:
-        """The noise ceiling where it may be named."""
-        return base.shown_limit(self.ceiling, self.mean.value)
+        mean, limit = observed.value, base.shown_limit(ceiling.value, observed.value)
+        made = partial(cls, observed, ceiling.value, limit, without_noise)
+        if data.opposed[protocol]:
+            signs = ranking.pair_signs(data.turned(protocol))
+            turned = decimal(ranking.mean_over_pairs(ranking.kendall_tau_matrix(signs)))
+            return made("direction", f"{_tau(mean)} as the scores stand, {turned} if so", "")
+        hardly = is_known(limit) and number(limit) < HARDLY
+        numbers = f", where noise allows at most {_tau(limit)}" if hardly else f" of a possible {_tau(limit)}"
+        numbers = _tau(mean) + (numbers if is_known(limit) else "")
+        if gaps := data.gaps(protocol):
+            return made(gaps, numbers, "")
+        corrected = without_noise.quoted
+        decided = observed.quoted if corrected is None else corrected
+        interval = _with("95%" if corrected is None else "95% without noise", decided)
+        if is_known(mean) and mean > 1 - 1e-9:
+            return made("order", numbers, interval)
+        if corrected is not None and round(corrected.high, 2) < 1:
+            return made("clumps" if in_clumps(data.scores[protocol]) else "disagree", numbers, interval)
+        sure = decided is not None and decided[0] >= AS_ONE
+        return made("agree" if sure else "noise" if hardly else "unknown", numbers, interval)
 
 
 def _with(prefix: str, interval: Interval[float] | None, *, sign: bool = False) -> str:
@@ -150,12 +163,12 @@ def _tau(value: Value) -> str:
 
 def _change_lede(data: Data, change: Change) -> Lede:
     quoted, these = change.change.quoted, f"These {len(data.tasks)} benchmarks agree"
+    unknown = "Not known whether benchmarks agree better after training"
     if opposed := dict.fromkeys(name for p in PROTOCOLS for name in data.opposed[p]):
-        unknown = "Not known whether benchmarks agree better after training"
         return Lede(f"{unknown}: is lower better on {_named(opposed)}?", f"As the scores stand: {change.arrow}")
-    heading, interval = "Not known whether benchmarks agree better after training", change.interval
-    if change.gaps:
-        heading, interval = f"{heading}: {LACKING[change.gaps]}", ""
+    heading, interval = unknown, _with("95% of the change", quoted, sign=True)
+    if gaps := data.gaps(*PROTOCOLS):
+        heading, interval = f"{heading}: {LACKING[gaps]}", ""
     elif unchanged := _unchanged(data):
         heading, interval = unchanged, ""
     elif quoted is not None:
@@ -177,9 +190,8 @@ def _change_answer(data: Data, change: Change, columns: list[int], lede: Lede) -
     models = data.models_in_both
     width, values_shown, marks = 178, (change.direct, change.trained), []
     for p, value, x in zip((DIRECT, TRAINED), values_shown, (0, 202), strict=True):
-        ranks, _ = _ordered(data.common[p][models][:, columns])
         marks += [
-            svg.carpet(ranks, x, 20, width, 94),
+            svg.carpet(_ranks(data.common[p][models][:, columns]), x, 20, width, 94),
             svg.text(x, 13, NAMES[p], f"{KINDS[p]} big"),
             svg.text(x + width, 13, _tau(value), f"{KINDS[p]} big", "end"),
         ]
@@ -192,7 +204,9 @@ def _change_answer(data: Data, change: Change, columns: list[int], lede: Lede) -
     picture = svg.svg(380, 132, label, *marks, svg.text(0, 128, words))
     whom = _whom(change.change) if lede.interval else "; no interval"
     basis = f"{count(len(models), 'model')}, {count(len(columns), 'benchmark')}{whom}."
-    basis += (change.beyond if lede.interval else "") + _missing(data, change.gaps)
+    if lede.interval:
+        basis += f" For other benchmarks too, the change is {base.in_words(change.for_others, signed=True)}."
+    basis += _missing(data, *PROTOCOLS)
     return Answer(CHANGE_QUESTION, f"{lede.heading}: {change.arrow}", picture, lede.interval, basis, "The rankings")
 
 
@@ -207,14 +221,14 @@ WHY_LOST = {
 }
 
 
-def _missing(data: Data, gaps: str) -> str:
+def _missing(data: Data, *protocols: str) -> str:
     """How many scores that were to be there are missing: an interval takes it for granted that they are missing by
     chance."""
     lost = [data.lost[p] for p in data.incomplete]
     missing, total = sum(int(cells.sum()) for cells in lost), sum(cells.size for cells in lost)
     twice = len(data.matrix.overlapping)
     said = f" {count(twice, 'benchmark')} left out: others hold the same items." if twice else ""
-    return said + (f" {missing} of {total} scores are missing: {WHY_LOST[gaps]}." if missing else "")
+    return said + (f" {missing} of {total} scores are missing: {WHY_LOST[data.gaps(*protocols)]}." if missing else "")
 
 
 def _whom(number: Estimate) -> str:
@@ -232,7 +246,7 @@ def _unchanged(data: Data) -> str:
     """What to say where all benchmarks order the models alike under both protocols, or have the same scores, as where
     one file was given twice; else empty."""
     first, second = (data.compared_scores[p][data.models_in_both] for p in PROTOCOLS)
-    signs = [pair_signs(scores) for scores in (first, second)]
+    signs = [ranking.pair_signs(scores) for scores in (first, second)]
     same = np.array_equal(*(part.sign * part.known for part in signs)) and all(part.known.any() for part in signs)
     alike = "After training for the test, no two models changed places on any benchmark"
     return "" if not same else SAME_SCORES if np.array_equal(first, second, equal_nan=True) else alike
@@ -242,41 +256,6 @@ def _named(names: Collection[str]) -> str:
     """`toxicity`, or `toxicity and 2 more`."""
     first, *further_names = names
     return svg.shortened(first, 24) + (f" and {len(further_names)} more" if further_names else "")
-
-
-@dataclass(frozen=True)
-class NoiseVerdict:
-    """Whether benchmarks disagree more than noise explains: `disagree` surely, `agree` surely, `order` (every benchmark
-    orders the models alike), `direction` (that of a benchmark must be known first), `clumps` (of models, within which
-    noise is hardly known), `noise` (so much that the benchmarks hardly tell the models apart), `by value` or `not seen`
-    (scores are missing) or `unknown`. `numbers`: the agreement in words. `interval`: the one that decided, in words."""
-
-    answer: str
-    numbers: str
-    interval: str
-
-    @classmethod
-    def of(cls, data: Data, entry: Agreement, protocol: str) -> "NoiseVerdict":
-        """From the tau without noise and its interval; without these, as where the tau is above its ceiling, from the
-        observed ones, and then disagreement is never sure."""
-        mean, limit = entry.mean.value, entry.limit
-        hardly = is_known(limit) and number(limit) < HARDLY
-        numbers = _tau(mean) + ("" if not is_known(limit) else f", where noise allows at most {_tau(limit)}" if hardly
-                                else f" of a possible {_tau(limit)}")  # fmt: skip
-        if data.opposed[protocol]:
-            turned = decimal(data.turned_mean_tau(protocol))
-            return cls("direction", f"{_tau(mean)} as the scores stand, {turned} if so", "")
-        if entry.gaps:
-            return cls(entry.gaps, numbers, "")
-        corrected = entry.corrected.quoted
-        decided = entry.mean.quoted if corrected is None else corrected
-        interval_words = _with("95%" if corrected is None else "95% without noise", decided)
-        if is_known(mean) and mean > 1 - 1e-9:
-            return cls("order", numbers, interval_words)
-        if corrected is not None and round(corrected.high, 2) < 1:
-            return cls("clumps" if data.clumped[protocol] else "disagree", numbers, interval_words)
-        sure = decided is not None and decided[0] >= AS_ONE
-        return cls("agree" if sure else "noise" if hardly else "unknown", numbers, interval_words)
 
 
 HARDLY = 0.1  # a noise ceiling below it: the benchmarks hardly tell the models apart
@@ -292,24 +271,22 @@ HEADINGS = {
 
 
 def _noise_lede(data: Data, entry: Agreement, protocol: str) -> Lede:
-    verdict = NoiseVerdict.of(data, entry, protocol)
     if not is_known(entry.mean.value):
         return Lede("Not known whether benchmarks agree: they give no two rankings to compare")
-    if verdict.answer == "direction":
+    if entry.answer == "direction":
         asks = f"Not known whether benchmarks agree: is lower better on {_named(data.opposed[protocol])}?"
-        return Lede(asks, f"How well two rankings agree: {verdict.numbers}")
-    heading = HEADINGS[verdict.answer]
-    if verdict.answer == "disagree" and data.against[protocol]:  # it rests on directions that nobody says
+        return Lede(asks, f"How well two rankings agree: {entry.numbers}")
+    heading = HEADINGS[entry.answer]
+    if entry.answer == "disagree" and data.against[protocol]:  # it rests on directions that nobody says
         heading = f"Benchmarks disagree beyond noise, if higher is better on {_named(data.against[protocol])}"
-    return Lede(heading, f"How well two benchmarks’ rankings agree: {verdict.numbers}", verdict.interval)
+    return Lede(heading, f"How well two benchmarks’ rankings agree: {entry.numbers}", entry.interval)
 
 
 def _noise_answer(data: Data, entry: Agreement, protocol: str, columns: list[int], lede: Lede) -> Answer:
-    verdict = NoiseVerdict.of(data, entry, protocol)
-    sentence = f"{lede.heading}: {verdict.numbers}" if lede.sentence else lede.heading
-    if verdict.answer == "direction":
-        sentence = f"Not known: is lower better on {_named(data.opposed[protocol])}? Agreement: {verdict.numbers}"
-    ranks, _ = _ordered(data.scores[protocol][:, columns])
+    sentence = f"{lede.heading}: {entry.numbers}" if lede.sentence else lede.heading
+    if entry.answer == "direction":
+        sentence = f"Not known: is lower better on {_named(data.opposed[protocol])}? Agreement: {entry.numbers}"
+    ranks = _ranks(data.scores[protocol][:, columns])
     words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(ranks), 'model')} · dark: ranked first"
     marks = [svg.carpet(ranks, 0, 0, 380, 110), svg.text(0, 128, words)]
     ceiling = f", noise ceiling {_tau(entry.limit)}" if is_known(entry.limit) else ""
@@ -319,10 +296,10 @@ def _noise_answer(data: Data, entry: Agreement, protocol: str, columns: list[int
     )
     decided = entry.mean if entry.corrected.quoted is None else entry.corrected
     whom = _whom(decided) if lede.interval else "; no interval"
-    ordered = int(np.isfinite(data.agreement[protocol].by_benchmark).sum())
+    ordered = int(np.isfinite(ranking.mean_with_others(data.tau[protocol])).sum())
     some = f"{ordered} of " if 0 < ordered < len(columns) else ""
     models = count(data.models(protocol), "model")
-    basis = f"{models}, {some}{count(len(columns), 'benchmark')}{whom}.{_missing(data, entry.gaps)}"
+    basis = f"{models}, {some}{count(len(columns), 'benchmark')}{whom}.{_missing(data, protocol)}"
     picture = svg.svg(380, 132, label, *marks)
     return Answer(AGREE_QUESTION, sentence, picture, lede.interval, basis, "The rankings")
 
@@ -348,20 +325,15 @@ def _not_yet_answer(data: Data, change: Change, direct: Agreement, lede: Lede) -
 # The carpets.
 
 
-class _Ordered(NamedTuple):
-    """Ranks (models, benchmarks), the models from best to worst mean rank, and their places in the scores."""
+def _order(scores: np.ndarray) -> np.ndarray:
+    """Indices of the models of `scores` (models, benchmarks), from best to worst mean rank; without a score last."""
+    mean_ranks = ranking.finite_mean(ranking.average_ranks(scores), axis=1)
+    return np.asarray(np.argsort(mean_ranks, kind="stable"))
 
-    ranks: np.ndarray
-    order: np.ndarray
 
-
-def _ordered(scores: np.ndarray) -> _Ordered:
-    """The ranks of `scores` (models, benchmarks)."""
-    ranks = average_ranks(scores)
-    scored = np.isfinite(ranks)
-    mean = np.where(scored, ranks, 0).sum(axis=1) / np.maximum(scored.sum(axis=1), 1)
-    order = np.argsort(np.where(scored.any(axis=1), mean, np.inf), kind="stable")
-    return _Ordered(ranks[order], order)
+def _ranks(scores: np.ndarray) -> np.ndarray:
+    """(models, benchmarks) the ranks of `scores`, in the order of `_order`."""
+    return np.asarray(ranking.average_ranks(scores)[_order(scores)])
 
 
 def _carpets(
@@ -382,7 +354,8 @@ def _carpets(
 def _carpet(
     data: Data, protocol: str, scores: np.ndarray, mean: Value, columns: list[int], models: np.ndarray
 ) -> Markup:
-    ranks, order = _ordered(scores[:, columns])
+    scores = scores[:, columns]
+    ranks, order = _ranks(scores), _order(scores)
     names = [svg.shortened(data.tasks[column], 18) for column in columns]
     labels = [data.matrix.labels[models[row]] for row in order]
     width, top, height = CARPET, 24, min(280, max(60, 24 * len(ranks)))
@@ -492,14 +465,14 @@ def _by_size(rows: Rows, protocols: Sequence[str], *, whole: bool) -> Panel | No
     return Panel("Does size make them agree?", text, picture)
 
 
-def _against_noise(data: Data, entry: Agreement, protocol: str) -> Panel | None:
+def _against_noise(entry: Agreement, protocol: str) -> Panel | None:
     """The mean agreement beside what noise would leave of a perfect one, and without that noise."""
     if not is_known(entry.mean.value):
         return None
     taus = {"observed": entry.mean} | ({"without noise": entry.corrected} if is_known(entry.corrected.value) else {})
     lines = {name: {KINDS[protocol]: (number(tau.value), tau.quoted)} for name, tau in taus.items()}
-    verdict, limit = NoiseVerdict.of(data, entry, protocol), entry.limit
-    label, text, dashed = "Agreement", f"**{verdict.numbers}**", [number(limit)] if is_known(limit) else []
+    label, text, limit = "Agreement", f"**{entry.numbers}**", entry.limit
+    dashed = [number(limit)] if is_known(limit) else []
     if dashed:
         label += f". Dashed: noise ceiling {_tau(limit)}"
     else:
@@ -507,7 +480,7 @@ def _against_noise(data: Data, entry: Agreement, protocol: str) -> Panel | None:
         text += f"; {allowance} is not known"
     question = "Do they disagree more than noise explains?"
     outcomes: dict[str, Outcome] = {"disagree": "yes", "agree": "no", "order": "no"}
-    return Panel(question, text, _dots(label, lines, dashed), outcomes.get(verdict.answer, "not known"))
+    return Panel(question, text, _dots(label, lines, dashed), outcomes.get(entry.answer, "not known"))
 
 
 def _progress(change: Change) -> Markup:
@@ -545,17 +518,12 @@ def _apart(rows: Rows, protocol: str, rule: Cards) -> Answer | None:
     basis += f"Counted among these models. Sure for other models like them, by the 95% intervals: {yes} and {no}."
     if uncounted := len(found) - len(shares):
         basis += f" Not counted, since fewer than 3 models have such pairs: {count(uncounted, 'benchmark')}."
-    sentence = told_apart(len(shares), (many, f"{rule.separated:.0%}"), (fewer, under), pairs)
+    sentence = (
+        f"On {many or 'none'} of {count(len(shares), 'benchmark')}, at least {rule.separated:.0%} of {pairs} are "
+    )
+    sentence += f"told apart; on {fewer or 'none'}, under {under}"
+    if not many and not fewer:
+        where = f"On all {len(shares)} benchmarks" if len(shares) > 1 else "On the one benchmark"
+        sentence = f"{where}, {under} to {rule.separated:.0%} of {pairs} are told apart"
     question = f"Can they tell {'similar ' if alike else ''}models apart?"
     return Answer(question, sentence, chart.svg, "", basis, "Which ones")
-
-
-def told_apart(n: int, high_share: tuple[int, str], low_share: tuple[int, str], pairs: str) -> str:
-    """Of n benchmarks, on how many at least one share of the pairs is told apart, and on how many less than another."""
-    if not high_share[0] and not low_share[0]:
-        where = f"On all {n} benchmarks" if n > 1 else "On the one benchmark"
-        return f"{where}, {low_share[1]} to {high_share[1]} of {pairs} are told apart"
-    sentence = (
-        f"On {high_share[0] or 'none'} of {count(n, 'benchmark')}, at least {high_share[1]} of {pairs} are told apart"
-    )
-    return f"{sentence}; on {low_share[0] or 'none'}, under {low_share[1]}"

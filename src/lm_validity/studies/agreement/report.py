@@ -20,7 +20,8 @@ from lm_validity.studies.agreement import data as base
 from lm_validity.studies.agreement.data import Data, Estimate, Value
 from lm_validity.studies.agreement.front import above_the_folds
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix, without_shared_items
-from lm_validity.studies.agreement.statistics.noise import Ceiling, ShareCeiling
+from lm_validity.studies.agreement.statistics.noise import Ceiling, ShareCeiling, far_models
+from lm_validity.studies.agreement.statistics.ranking import mean_over_pairs
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, SCORES, SELECTIONS, TRAINED, read_table
 from lm_validity.tables.training import NOT_MEASURED
@@ -318,14 +319,6 @@ def without(values: dict[str, Estimate]) -> str:
     return f" Without noise, it is {each_protocol(known)}." if known else ""
 
 
-def for_others(rows: Rows, quantity: str, *, signed: bool = False, **place: str) -> str:
-    """The interval of a number for other benchmarks, too: by categories, else by benchmarks."""
-    for over in ("categories", "benchmarks"):
-        if is_known(ends := base.range_of(rows, quantity, over, **place)):
-            return base.in_words(ends, signed=signed)
-    return "not known"
-
-
 def _mean_finding(rows: Rows, data: Data) -> Finding:
     means = {p: base.estimate(rows, "tau_mean", protocol=p) for p in PROTOCOLS}
     # of a protocol with so few models that there is no interval, the pooled finding says how few
@@ -333,7 +326,7 @@ def _mean_finding(rows: Rows, data: Data) -> Finding:
     size = f"{count(len(data.matrix.models), 'model')} × {count(len(data.tasks), 'benchmark')}"
     if not means:
         return Finding("No two benchmarks can be compared.", size)
-    others = {p: for_others(rows, "tau_mean", protocol=p) for p in means}
+    others = {p: base.in_words(base.for_others(rows, "tau_mean", protocol=p)) for p in means}
     cells = ", each protocol over all cells it has" if len(means) > 1 and not data.whole else ""
     above = ""
     for p in means:
@@ -367,7 +360,7 @@ def _change_finding(rows: Rows, data: Data) -> Finding | None:
     if pooled:
         basis = f"{cells}: {change.n:,} comparisons of two models on two benchmarks, each counted once."
     else:
-        basis = f"{cells}. For other benchmarks too: {for_others(rows, 'tau_change', signed=True)}."
+        basis = f"{cells}. For other benchmarks too: {base.in_words(base.for_others(rows, 'tau_change'), signed=True)}."
     return Finding(
         f"Train before test changes the {'pooled' if pooled else 'mean'} tau of these benchmarks"
         f"{data.assumed} from {before} to {after}, by {told(change, signed=True)}: {improved} of {compared} pairs "
@@ -463,10 +456,9 @@ def notes_on(data: Data) -> list[str]:
     in_corpora = np.any([np.isfinite(scores).any(axis=1) for scores in data.corpora.values()], axis=0)
     absent = np.array(matrix.labels)[~in_corpora & matrix.is_corpus.any()]
     fewer = f"The table is large: intervals over models are from {resamples} resamples instead of "
-    far, opposed = (
-        list(dict.fromkeys(name for names in of_protocol.values() for name in names))
-        for of_protocol in (data.far, data.opposed)
-    )
+    is_far = np.any([far_models(scores) for scores in data.scores.values()], axis=0)
+    far = np.array(matrix.labels)[is_far].tolist()
+    opposed = list(dict.fromkeys(name for names in data.opposed.values() for name in names))
     return [
         *matrix.notes,
         *([f"{fewer}{data.requested_resamples}."] if resamples < data.requested_resamples else []),
@@ -477,7 +469,7 @@ def notes_on(data: Data) -> list[str]:
         *(
             note
             for p, entry in data.ceiling.items()
-            for note in ceiling_notes(data, p, entry, "mean tau", entry.mean_tau, data.agreement[p].mean)
+            for note in ceiling_notes(data, p, entry, "mean tau", entry.mean_tau, mean_over_pairs(data.tau[p]))
         ),
         *selection_notes(data),
         *with_names({FAR: far, OPPOSED: opposed}),

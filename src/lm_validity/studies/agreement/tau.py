@@ -1,7 +1,7 @@
 """Kendall's tau between benchmarks as rows: the mean, also without noise, each benchmark, pairs, the change, among
 models of like size or compute, and with rankings by perplexity."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, product
@@ -33,24 +33,20 @@ def put_agreement(rows: Rows, data: Data) -> None:
         {p: ranking.kendall_tau_matrix(signs) for p, signs in data.common_significant.items()}
     )
     improved, compared = ranking.improved_pairs(significant[DIRECT], significant[TRAINED])
-    rows.put(
-        "significance_improved_pairs",
-        improved if compared else Missing(data.nothing_compared("significance tau")),
-        "pairs",
-        counted=("compared_pairs", compared),
-    )
+    value = improved if compared else Missing(data.nothing_compared("significance tau"))
+    rows.put("significance_improved_pairs", value, "pairs", counted=("compared_pairs", compared))
 
 
 def _put_protocol(at: Rows, data: Data, protocol: str) -> None:
-    names, agreement, ceiling = data.tasks, data.agreement[protocol], data.ceiling[protocol]
+    names, taus, ceiling = data.tasks, data.tau[protocol], data.ceiling[protocol]
     of_pair, of_benchmark = (data.no_tau(protocol, reason) for reason in (base.NO_TAU, NO_PAIR))
     counted = "models", data.models(protocol)
-    mean = data.mean_or_reason(protocol, agreement.mean, f"No pair of benchmarks has a tau. {base.NO_TAU}")
-    with_others = [known(tau, of_benchmark) for tau in agreement.by_benchmark]
-    over_models, over_benchmarks, intervals = _resampled(data, protocol, mean, with_others)
-    families, categories = over_clusters(data, mean, over_models, protocol)
-    means = {"models": over_models, "families": families, "benchmarks": over_benchmarks, "categories": categories}
-    at.put("tau_mean", mean, "tau", data.sure(means, protocol), counted=counted)
+    total = ranking.mean_over_pairs(taus)
+    mean = data.mean_or_reason(protocol, total, f"No pair of benchmarks has a tau. {base.NO_TAU}")
+    with_others = [known(tau, of_benchmark) for tau in ranking.mean_with_others(taus)]
+    of_mean, intervals = _resampled(data, protocol, mean, with_others)
+    of_mean |= over_clusters(data, mean, of_mean["models"], protocol)
+    at.put("tau_mean", mean, "tau", data.sure(of_mean, protocol), counted=counted)
     without = base.no_ceiling(ceiling.included, data.scores[protocol], protocol)
     at.put("tau_ceiling", ceiling.mean_tau, "tau", counted=counted, why=without)
     outside = without if np.isnan(ceiling.mean_tau) else OUT_OF_CEILING
@@ -61,28 +57,25 @@ def _put_protocol(at: Rows, data: Data, protocol: str) -> None:
         at.put("tau_with_others", value, "tau", {"models": intervals[i]}, counted=of_one, subject=name)
         at.put("tau_with_others_ceiling", limit, "tau", counted=of_one, subject=name, why=outside)
     for (i, a), (j, b) in combinations(enumerate(names), 2):
-        tau, of_both = float(data.tau[protocol][i, j]), ("models", common[i][j])
-        at.put("tau", tau, "tau", counted=of_both, subject=a, other=b, why=of_pair)
+        at.put("tau", float(taus[i, j]), "tau", counted=("models", common[i][j]), subject=a, other=b, why=of_pair)
     single = Missing(too_few("A category of one benchmark has no tau within itself."))
-    for (i, a), (j, b) in product(enumerate(agreement.categories), repeat=2):
-        has_tau = a != b or data.categories.count(a) > 1
-        tau_of = known(float(agreement.by_category[i, j]), of_pair) if has_tau else single
+    for (a, b), tau in ranking.mean_by_category(taus, data.categories).items():
+        tau_of = known(tau, of_pair) if a != b or data.categories.count(a) > 1 else single
         at.put("tau_of_categories", tau_of, "tau", counted=counted, subject=a, other=b)
-    _put_corrected(at, data, protocol, over_models, dict(zip(names, intervals, strict=True)))
+    _put_corrected(at, data, protocol, of_mean["models"], dict(zip(names, intervals, strict=True)))
     _put_above_chance(at, data, protocol)
     _put_significant(at, data, protocol)
     if data.matrix.has(protocol):
-        taus = ranking.one_with_others(data.scores[protocol])
-        alone = known(float(taus[0]), "No benchmark has a tau with the others.")
-        interval = base.ends(alone, resampling.transformed_interval(taus[0], taus[1:], "tau"), base.LOST_MODEL)
-        at.put("tau_one_with_others", alone, "tau", {"models": interval})
+        single_taus = ranking.one_with_others(data.scores[protocol])
+        value = known(float(single_taus[0]), "No benchmark has a tau with the others.")
+        ends = resampling.transformed_interval(single_taus[0], single_taus[1:], "tau")
+        at.put("tau_one_with_others", value, "tau", {"models": base.ends(value, ends, base.LOST_MODEL)})
 
 
 class _Resampled(NamedTuple):
-    """Intervals of the mean tau, over models and over benchmarks too, and of each benchmark's, over models."""
+    """Intervals of the mean tau, over models or benchmarks too, and of each benchmark's, over models."""
 
-    models: Range
-    benchmarks: Range
+    means: dict[str, Range]
     by_benchmark: list[Range]
 
 
@@ -92,7 +85,7 @@ def _resampled(data: Data, protocol: str, mean: Value, with_others: list[Value])
     names, models = data.tasks, len(data.matrix.models)
     if isinstance(mean, Missing) or data.no_intervals is not None:
         nothing: Range = base.ends(mean, None, data.no_intervals)
-        return _Resampled(nothing, nothing, [nothing] * len(names))
+        return _Resampled({"models": nothing, "benchmarks": nothing}, [nothing] * len(names))
     taus = data.resampled_tau[protocol]
     means, both = (resampling.mean_over_pairs_by_resample(taus, weights) for weights in (None, data.benchmark_weights))
     fixed = resampling.mean_over_pairs_by_resample(data.tau[protocol][None], data.benchmark_weights)
@@ -105,8 +98,9 @@ def _resampled(data: Data, protocol: str, mean: Value, with_others: list[Value])
     for name, value, low, high in zip(names, with_others, *bounds, strict=True):
         either_way = base.ends(value, data.either_way(protocol, name, Interval(low, high)))
         intervals.append(Missing(base.NO_DIRECTION) if name in data.opposed[protocol] else either_way)
-    over_models = base.ends(mean, resampling.percentile_interval(means, models))
-    return _Resampled(over_models, base.ends(mean, resampling.two_way_interval(both, means, fixed, models)), intervals)
+    wide = resampling.percentile_interval(means, models), resampling.two_way_interval(both, means, fixed, models)
+    over_models, over_benchmarks = (base.ends(mean, interval) for interval in wide)
+    return _Resampled({"models": over_models, "benchmarks": over_benchmarks}, intervals)
 
 
 def _put_significant(at: Rows, data: Data, protocol: str) -> None:
@@ -161,7 +155,7 @@ def _put_corrected(at: Rows, data: Data, protocol: str, observed: Range, by_name
             number = len(data.matrix.models)
             everyone = np.ones((1, number * (number - 1) // 2), dtype=bool)
             (left_out,) = clusters_left_out(scores, data.matrix.families, ceiling.expected, everyone)
-            of_mean = resampling.noise_corrected_tau(left_out.models.taus[0], left_out.models.limit)
+            of_mean = resampling.noise_corrected_tau(left_out.models[0], left_out.limit)
             corrected = left_out.intervals(known(float(of_mean), ABOVE_CEILING), data.matrix.families, corrected=True)
             corrected["models"] = _extended(corrected["models"], observed, ceiling.mean_tau)
         means = np.array([ranking.finite_mean(taus_of) for taus_of in ceiling.observed_by_pair])
@@ -220,7 +214,8 @@ def put_change(rows: Rows, data: Data) -> None:
     pairs = improved if compared else Missing(reason)
     rows.put("improved_pairs", pairs, "pairs", counted=("compared_pairs", compared))
     rows.put("compared_pairs", compared, "pairs")
-    mean = known(data.common_agreement[TRAINED].mean - data.common_agreement[DIRECT].mean, reason)
+    means = {p: ranking.mean_over_pairs(data.common_tau[p]) for p in PROTOCOLS}
+    mean = known(means[TRAINED] - means[DIRECT], reason)
     no_interval = data.no_intervals or base.FEW_IN_BOTH
     over_models = over_benchmarks = None
     if data.no_intervals is None and len(models) >= score_matrix.MINIMUM_FAMILY:
@@ -240,32 +235,25 @@ def put_change(rows: Rows, data: Data) -> None:
         over_models = resampling.percentile_interval(of_models, len(models))
         over_benchmarks = resampling.two_way_interval(of_both, of_models, of_benchmarks, len(models))
     interval, counted = base.ends(mean, over_models, no_interval), ("models_in_both", len(models))
-    families, categories = over_clusters(data, mean, interval)
-    benchmarks = base.ends(mean, over_benchmarks, no_interval)
-    intervals = {"models": interval, "families": families, "benchmarks": benchmarks, "categories": categories}
+    intervals = {"models": interval, "benchmarks": base.ends(mean, over_benchmarks, no_interval)}
+    intervals |= over_clusters(data, mean, interval)
     rows.put("tau_change", mean, "tau", data.sure(intervals, *PROTOCOLS), counted=counted)
     for p in PROTOCOLS:
-        rows.put("tau_mean_in_both", data.common_agreement[p].mean, "tau", counted=counted, protocol=p, why=reason)
+        rows.put("tau_mean_in_both", means[p], "tau", counted=counted, protocol=p, why=reason)
 
 
-class _ClusterRanges(NamedTuple):
-    """Intervals of the mean tau, or of the change, for other families, and for other families and benchmarks."""
-
-    families: Range
-    categories: Range
-
-
-def over_clusters(data: Data, mean: Value, over_models: Range, protocol: str | None = None) -> _ClusterRanges:
+def over_clusters(data: Data, mean: Value, over_models: Range, protocol: str | None = None) -> dict[str, Range]:
     """Intervals of the mean tau under `protocol`, without it of the change over the cells known under both.
 
-    The first has families as clusters. The second is for other models and other benchmarks: families and categories are
-    clusters. Models of a table without families are clusters of their own.
+    That over `families` has these as clusters. That over `categories` is for other models and other benchmarks:
+    families and categories are clusters. Models of a table without families are clusters by themselves.
     """
-    without_families, without_categories = base.no_clusters(data.matrix.families), base.no_categories(data.categories)
+    no_families = base.no_clusters(data.matrix.families)
+    no_categories = base.no_clusters(data.categories, "category", "categories", "benchmarks")
     if isinstance(mean, Missing):
-        return _ClusterRanges(mean, mean)
-    if without_families is not None and without_categories is not None:
-        return _ClusterRanges(Missing(without_families), Missing(without_categories))
+        return {"families": mean, "categories": mean}
+    if no_families and no_categories:
+        return {"families": Missing(no_families), "categories": Missing(no_categories)}
     rows, compared = np.arange(len(data.matrix.models)), [data.scores[protocol]] if protocol else []
     if protocol is None:
         rows, compared = data.models_in_both, [data.compared_scores[p] for p in PROTOCOLS]
@@ -280,69 +268,58 @@ def over_clusters(data: Data, mean: Value, over_models: Range, protocol: str | N
     taus, between = (means[-1] - means[:-1].sum(axis=0) for means in (taus, between))
     of_mean = partial(resampling.transformed_interval, taus[0], taus[1:], "tau" if protocol else "change")
     sizes = np.bincount(families, np.isfinite(compared[0]).any(axis=1) if protocol else None)
-    clustered, population = of_mean(sizes), of_mean(sizes, (between, np.bincount(categories)))
-    return _ClusterRanges(
-        base.over_families(base.ends(mean, clustered, base.LOST_CLUSTER), over_models, data.matrix.families)
-        if without_families is None
-        else Missing(without_families),
-        base.ends(mean, population, base.LOST_CATEGORY) if without_categories is None else Missing(without_categories),
-    )
+    clustered = base.ends(mean, of_mean(sizes), base.LOST_CLUSTER)
+    population = base.ends(mean, of_mean(sizes, (between, np.bincount(categories))), base.LOST_CATEGORY)
+    clustered = base.over_families(clustered, over_models, data.matrix.families)
+    return {
+        "families": Missing(no_families) if no_families else clustered,
+        "categories": Missing(no_categories) if no_categories else population,
+    }
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Intervals of taus over models and families, by leaving out each.
 
 
-class TausWithoutClusters(NamedTuple):
-    """Mean taus over some pairs of models, (1 + clusters,): of all and without each cluster that has such a pair;
-    `limit`: the ceiling of all; `sizes`: (clusters,) their numbers of models that do."""
+class LeftOut(NamedTuple):
+    """Mean taus among some pairs of models: of all, then without each model or each family that has such a pair,
+    (1 + clusters,), or why families give no clusters; `limit`: the ceiling of all; `sizes`: (families,) how many of
+    their models have such a pair."""
 
-    taus: np.ndarray
+    models: np.ndarray
+    families: np.ndarray | Missing
     limit: float
     sizes: np.ndarray
 
-    def interval(self, sizes: np.ndarray | None, *, corrected: bool) -> Interval[float]:
-        """The interval of the mean tau, without noise where it is `corrected`, of clusters of these sizes."""
-        if corrected:
-            return resampling.corrected_interval(self.taus[0], self.limit, self.taus[1:], sizes)
-        return resampling.transformed_interval(self.taus[0], self.taus[1:], "tau", sizes)
-
-
-class LeftOut(NamedTuple):
-    """The taus among some pairs of models without each model and without each family, or why families give no
-    clusters."""
-
-    models: TausWithoutClusters
-    families: TausWithoutClusters | Missing
-
     def intervals(self, value: Value, names: np.ndarray, *, corrected: bool = False) -> dict[str, Range]:
-        """The intervals of a tau over models and over families; `names`: the models' families."""
-        over_models = base.ends(value, self.models.interval(None, corrected=corrected), base.LOST_MODEL)
+        """The intervals of the tau, without noise where it is `corrected`, over models and over families; `names`: the
+        models' families."""
+
+        def interval(taus: np.ndarray, sizes: np.ndarray | None, lost: str) -> Range:
+            ends = resampling.transformed_interval(taus[0], taus[1:], "tau", sizes)
+            return base.ends(value, resampling.corrected_ends(ends, self.limit) if corrected else ends, lost)
+
+        over_models = interval(self.models, None, base.LOST_MODEL)
         if isinstance(self.families, Missing):
             return {"models": over_models, "families": self.families}
-        interval = self.families.interval(self.families.sizes, corrected=corrected)
-        clustered = base.ends(value, interval, base.LOST_CLUSTER)
+        clustered = interval(self.families, self.sizes, base.LOST_CLUSTER)
         return {"models": over_models, "families": base.over_families(clustered, over_models, names)}
 
 
 def clusters_left_out(
     scores: np.ndarray, families: np.ndarray, expected: resampling.Expected, masks: np.ndarray
-) -> list[LeftOut]:
+) -> Iterator[LeftOut]:
     """Of the `scores` (models, benchmarks) among the pairs of models of each of the `masks` (masks, pairs)."""
-    signs, no_families, parts = ranking.pair_signs(scores), base.no_clusters(families), []
-    for clusters in (np.arange(len(families)), resampling.cluster_numbers(families))[: 1 if no_families else 2]:
-        of_masks = []
-        left_out = resampling.mean_tau_left_out(signs, expected, masks, clusters)
-        for pairs, taus, limit in zip(masks, *left_out, strict=True):
-            in_pairs = np.zeros(len(clusters), dtype=bool)
-            in_pairs[signs.first[pairs]] = in_pairs[signs.second[pairs]] = True
-            sizes = np.bincount(clusters, in_pairs, minlength=len(taus) - 1)
-            not_empty = np.concatenate([[True], sizes > 0])
-            of_masks.append(TausWithoutClusters(taus[not_empty], float(limit), sizes[sizes > 0]))
-        parts.append(of_masks)
-    if no_families:
-        return [LeftOut(of_models, Missing(no_families)) for of_models in parts[0]]
-    return [LeftOut(*of_mask) for of_mask in zip(*parts, strict=True)]
+    signs, no_families = ranking.pair_signs(scores), base.no_clusters(families)
+    kinds = [np.arange(len(families)), resampling.cluster_numbers(families)][: 1 if no_families else 2]
+    left_out = [resampling.mean_tau_left_out(signs, expected, masks, clusters) for clusters in kinds]
+    for index, pairs in enumerate(masks):
+        in_pairs = np.zeros(len(families), dtype=bool)
+        in_pairs[signs.first[pairs]] = in_pairs[signs.second[pairs]] = True
+        sizes = [np.bincount(clusters, in_pairs) for clusters in kinds]
+        taus = [part.observed[index, np.append(True, size > 0)] for part, size in zip(left_out, sizes, strict=True)]
+        of_families = Missing(no_families) if no_families else taus[1]
+        yield LeftOut(taus[0], of_families, float(left_out[0].ceiling[index]), sizes[-1][sizes[-1] > 0])
 
 
 # model sizes within these ratios, and beyond the last one
@@ -390,15 +367,15 @@ def _put_by_ratio(
         masks = np.array([present & (ratios > low if high is None else ratios <= high) for low, high in RATIOS])
         reason, families = base.no_correction(ceilings[p], scores[p], p), data.matrix.families
         left_out = clusters_left_out(scores[p], families, None if reason else ceilings[p].expected, masks)
-        for index, (low, high) in enumerate(RATIOS):
+        for (low, high), pairs, among in zip(RATIOS, masks, left_out, strict=True):
             mean: Value = TOO_FEW_PAIRS
             limit: Value = TOO_FEW_PAIRS
             intervals: dict[str, Range] = dict.fromkeys(("models", "families"), TOO_FEW_PAIRS)
-            if masks[index].sum() >= LEAST_PAIRS:
-                mean = known(float(left_out[index].models.taus[0]), NO_TAU_AMONG)
-                limit = known(left_out[index].models.limit, reason or base.LOST_MODEL)
-                intervals = left_out[index].intervals(mean, families)
-            between, counted = by_ratio.of(at_least=low, at_most=high), ("pairs_of_models", int(masks[index].sum()))
+            if pairs.sum() >= LEAST_PAIRS:
+                mean = known(float(among.models[0]), NO_TAU_AMONG)
+                limit = known(among.limit, reason or base.LOST_MODEL)
+                intervals = among.intervals(mean, families)
+            between, counted = by_ratio.of(at_least=low, at_most=high), ("pairs_of_models", int(pairs.sum()))
             between.put(f"tau_mean{where}_by_ratio", mean, "tau", data.sure(intervals, p), counted=counted)
             between.put(f"tau_ceiling{where}_by_ratio", limit, "tau", counted=counted)
 

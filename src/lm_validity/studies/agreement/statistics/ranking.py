@@ -1,5 +1,6 @@
 """Kendall's tau between rankings, over all pairs of models and over significant differences."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
@@ -204,33 +205,16 @@ def _sums_by_resample(signs: PairSigns, weights: np.ndarray, x: np.ndarray, y: n
 # Ranking agreement between benchmarks: means of a matrix of taus over all pairs and over sets of pairs.
 
 
-@dataclass(frozen=True)
-class RankAgreement:
-    """Summary of a (k, k) matrix of rank correlations between k benchmarks.
-
-    `mean`: over the unordered pairs with a defined tau, in [-1, 1]; `by_benchmark`: (k,) mean of each benchmark with
-    the others; `by_category`: (c, c) means within (diagonal) and between categories, in the order of `categories`. NaN
-    where there is no pair.
-    """
-
-    mean: float
-    by_benchmark: np.ndarray
-    by_category: np.ndarray
-    categories: tuple[str, ...]
-
-
-def summarize_agreement(tau: np.ndarray, categories: list[str | None]) -> RankAgreement:
-    """Means of `tau` (k, k), whose diagonal is ignored; pairs with NaN are left out.
-
-    `categories`: (k,) names, None where unknown (then only left out of `by_category`).
-    """
-    names = tuple(dict.fromkeys(name for name in categories if name is not None))
-    grid = np.full((len(names), len(names)), np.nan)
-    members = [[i for i, category in enumerate(categories) if category == name] for name in names]
-    for i, rows in enumerate(members):
-        for j, columns in enumerate(members):
-            grid[i, j] = mean_over_pairs(tau[np.ix_(rows, rows)]) if i == j else finite_mean(tau[np.ix_(rows, columns)])
-    return RankAgreement(mean_over_pairs(tau), mean_with_others(tau), grid, names)
+def mean_by_category(tau: np.ndarray, categories: Sequence[str | None]) -> dict[tuple[str, str], float]:
+    """By pair of `categories` (k,) the mean of `tau` (k, k) within it, over unordered pairs, or between the two. NaN is
+    left out, and there is none without a pair; a benchmark without a category is in none."""
+    names = dict.fromkeys(name for name in categories if name is not None)
+    members = {name: [i for i, category in enumerate(categories) if category == name] for name in names}
+    return {
+        (a, b): mean_over_pairs(tau[np.ix_(rows, rows)]) if a == b else finite_mean(tau[np.ix_(rows, columns)])
+        for a, rows in members.items()
+        for b, columns in members.items()
+    }
 
 
 def mean_over_pairs(tau: np.ndarray) -> float:

@@ -17,7 +17,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
     screen_benchmarks,
     significant_signs,
     standardize,
-    summarize_agreement,
 )
 from lm_validity.studies.agreement.statistics.resampling import taus_left_out
 
@@ -78,15 +77,12 @@ def test_sums_of_resamples_are_the_same_in_each_way(missing, monkeypatch):
 TAU = np.array([[1, 0.2, 0.4, 0.6], [0.2, 1, 0.0, -0.2], [0.4, 0.0, 1, np.nan], [0.6, -0.2, np.nan, 1]])
 
 
-def test_summary_of_a_small_matrix():
-    summary = summarize_agreement(TAU, ["x", "x", "y", None])
-    assert summary.mean == pytest.approx((0.2 + 0.4 + 0.6 + 0 - 0.2) / 5)
-    np.testing.assert_allclose(summary.by_benchmark, [0.4, 0.0, 0.2, 0.2])
-    assert summary.categories == ("x", "y")
-    np.testing.assert_allclose(summary.by_category, [[0.2, 0.2], [0.2, np.nan]])
-
-
-def test_improvement_is_strict_and_ignores_undefined_pairs():
+def test_means_of_a_small_matrix_and_improvement_that_is_strict():
+    assert ranking.mean_over_pairs(TAU) == pytest.approx((0.2 + 0.4 + 0.6 + 0 - 0.2) / 5)
+    np.testing.assert_allclose(ranking.mean_with_others(TAU), [0.4, 0.0, 0.2, 0.2])
+    found = ranking.mean_by_category(TAU, ["x", "x", "y", None])
+    expected = {("x", "x"): 0.2, ("x", "y"): 0.2, ("y", "x"): 0.2, ("y", "y"): np.nan}
+    assert found == pytest.approx(expected, nan_ok=True)
     after = TAU.copy()
     after[0, 1], after[0, 2] = 0.2, 0.5
     after[1, 2] = np.nan

@@ -250,9 +250,7 @@ class Data:
         affordable = min(resamples, max(LEAST_RESAMPLES, limit))
         data = cls(matrix, {}, affordable)
         signs = {p: ranking.significant_signs(data.scores[p], data.noise[p]) for p in PROTOCOLS}
-        notes: list[str] = []
-        if items is not None:
-            signs = score_matrix.use_paired_tests(signs, items, matrix, notes)
+        notes = [] if items is None else score_matrix.use_paired_tests(signs, items, matrix)
         return cls(matrix, signs, affordable, tuple(notes), resamples)
 
     @cached_property

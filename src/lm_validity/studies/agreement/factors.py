@@ -9,66 +9,24 @@ from pathlib import Path
 
 import numpy as np
 
+from lm_validity import words
 from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.pages import svg
-from lm_validity.pages.page import Finding, Lede, Page
-from lm_validity.results.put import Column, Ends, Rows, ends_of
-from lm_validity.results.sections import (
-    Dots,
-    PanelOf,
-    Points,
-    Says,
-    SectionOf,
-    Series,
-    TableOf,
-    Written,
-    interval_words,
-    write_rows,
-)
+from lm_validity.pages.page import Finding, Lede, Page, Panel
+from lm_validity.results.put import Ends, Row, Rows, ends_of
+from lm_validity.results.sections import Dots, Points, Says, SectionOf, Series, TableOf, interval_words, write_rows
 from lm_validity.statistics import section_generator
 from lm_validity.studies.agreement import data as base
+from lm_validity.studies.agreement import report, score_matrix
 from lm_validity.studies.agreement.data import Data
-from lm_validity.studies.agreement.report import (
-    ceiling_notes,
-    comparison_notes,
-    coverage_notes,
-    of_both,
-    protocol_series,
-    selection_notes,
-)
-from lm_validity.studies.agreement.score_matrix import (
-    MINIMUM_FAMILY,
-    ScoreMatrix,
-    family_members,
-    measurement_error,
-    read_score_matrix,
-)
-from lm_validity.studies.agreement.statistics.factors import (
-    Components,
-    ParallelAnalysis,
-    parallel_analysis,
-    principal_components,
-    relate_to_compute,
-    share_interval,
-    without_size,
-)
+from lm_validity.studies.agreement.score_matrix import MINIMUM_FAMILY, ScoreMatrix, family_members, read_score_matrix
+from lm_validity.studies.agreement.statistics import factors as pca
 from lm_validity.studies.agreement.statistics.noise import ShareCeiling, share_ceiling, shown_ceiling
 from lm_validity.studies.agreement.statistics.ranking import known_in_all, pair_signs, resampled_kendall_tau
 from lm_validity.studies.agreement.statistics.resampling import cluster_numbers, multiplicities, percentile_interval
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import (
-    UNDER,
-    Missing,
-    Reason,
-    ReasonCode,
-    count,
-    explain_protocols,
-    known,
-    listing,
-    no_scores,
-    percent,
-)
+from lm_validity.words import UNDER, Missing, Reason, ReasonCode, count, decimal, known, no_scores, percent, too_few
 
 SHOWN, COMPARED = 5, 3  # components of a protocol, and of those beside shuffled tables and of common cells
 MINIMUM_RESAMPLED_FAMILY = 10  # models of a family: fewer give no usable interval of a share of variance
@@ -80,7 +38,7 @@ FEW_IN_COMMON = (
     "and most have none. Correlations over so few models make the first share too large, and so would a table with "
     "predicted cells."
 )
-NO_COMPONENTS = Reason("Fewer than two benchmarks can take part, so there are no components.", ReasonCode.TOO_FEW)
+NO_COMPONENTS = too_few("Fewer than two benchmarks can take part, so there are no components.")
 NO_SHARE_INTERVAL = Reason(
     "Without one of the models there is no such component, or its share is 1.", ReasonCode.NO_INTERVAL
 )
@@ -100,15 +58,15 @@ class FactorData(Data):
     """`common`, `in_both`, `models_in_both` and `whole`: of the benchmarks that take part in the components of both."""
 
     @cached_property
-    def components(self) -> dict[str, Components]:
+    def components(self) -> dict[str, pca.Components]:
         """By protocol the principal components of all its scores."""
-        return {p: principal_components(self.scores[p]) for p in PROTOCOLS}
+        return {p: pca.principal_components(self.scores[p]) for p in PROTOCOLS}
 
     @cached_property
     def common(self) -> dict[str, np.ndarray]:
         """(models, benchmarks) scores of the cells known under both protocols."""
         common = known_in_all(self.scores)
-        used_columns = np.logical_and.reduce([principal_components(scores).included for scores in common.values()])
+        used_columns = np.all([pca.principal_components(scores).included for scores in common.values()], axis=0)
         return {p: np.where(used_columns, scores, np.nan) for p, scores in common.items()}
 
     @cached_property
@@ -117,12 +75,12 @@ class FactorData(Data):
         return all(np.array_equal(self.common[p], self.scores[p], equal_nan=True) for p in PROTOCOLS)
 
     @cached_property
-    def parallel(self) -> dict[str, ParallelAnalysis | Missing]:
+    def parallel(self) -> dict[str, pca.ParallelAnalysis | Missing]:
         """By protocol its components beside those of tables with shuffled columns."""
-        found: dict[str, ParallelAnalysis | Missing] = {}
+        found: dict[str, pca.ParallelAnalysis | Missing] = {}
         for p, scores in self.scores.items():
             shares = self.shares(p, scores)
-            null = parallel_analysis(scores, simulations("parallel analysis"))
+            null = pca.parallel_analysis(scores, simulations("parallel analysis"))
             found[p] = shares if isinstance(shares, Missing) else null
         return found
 
@@ -130,18 +88,18 @@ class FactorData(Data):
     def ceilings(self) -> dict[str, ShareCeiling]:
         """By protocol with scores the first share that one order of the models and the noise of the scores leave."""
         rng = simulations("noise ceiling")
-        return {p: share_ceiling(self.scores[p], measurement_error(self.matrix, p), rng) for p in self.matrix.protocols}
+        return {
+            p: share_ceiling(self.scores[p], score_matrix.measurement_error(self.matrix, p), rng)
+            for p in self.matrix.protocols
+        }
 
     def shares(self, protocol: str, scores: np.ndarray) -> Shares:
         """The shares of variance of the components of `scores` (models, benchmarks)."""
-        components = principal_components(scores)
+        components = pca.principal_components(scores)
         if not len(components.explained_variance):
             return Missing(NO_COMPONENTS if self.matrix.has(protocol) else no_scores(protocol))
-        return (
-            Missing(FEW_IN_COMMON)
-            if _few_in_common(scores[:, components.included])
-            else [*map(float, components.explained_variance)]
-        )
+        few = _few_in_common(scores[:, components.included])
+        return Missing(FEW_IN_COMMON) if few else [*map(float, components.explained_variance)]
 
 
 def _few_in_common(scores: np.ndarray) -> bool:
@@ -193,11 +151,11 @@ def _put_shares(
     if reason is not None:
         intervals = {"models": Missing(reason)}
     elif isinstance(null, Missing) or null.factors:
-        no_families, own = base.no_clusters(names), share_interval(of_models, np.arange(len(of_models)))
+        no_families, own = base.no_clusters(names), pca.share_interval(of_models, np.arange(len(of_models)))
         models = own if np.isfinite(own.low) else Missing(NO_SHARE_INTERVAL)
         intervals = {"models": models, "families": Missing(no_families)}
         if not no_families:
-            families = base.ends(shares[0], share_interval(scores, cluster_numbers(names)), base.LOST_CLUSTER)
+            families = base.ends(shares[0], pca.share_interval(scores, cluster_numbers(names)), base.LOST_CLUSTER)
             intervals["families"] = base.over_families(families, models, names)
     # the wider one first: the one that a claim about other models quotes
     width = {over: -np.ptp(pair) if isinstance(pair, tuple) else 0.0 for over, pair in intervals.items()}
@@ -209,12 +167,12 @@ def _put_shares(
 def _without_size(data: FactorData, protocol: str) -> float | Missing:
     """The first share of scores less what goes with the logarithm of the number of parameters."""
     size, _ = data.matrix.sizes()
-    residuals = without_size(data.scores[protocol], size)
-    own = principal_components(residuals).explained_variance
+    residuals = pca.without_size(data.scores[protocol], size)
+    own = pca.principal_components(residuals).explained_variance
     if np.isfinite(size).sum() < MINIMUM_FAMILY or not len(own):
-        too_few = f"Fewer than {MINIMUM_FAMILY} models have a known number of parameters, or {NO_COMPONENTS}"
-        return Missing(too_few if data.matrix.has(protocol) else no_scores(protocol))
-    few = _few_in_common(data.scores[protocol][:, principal_components(residuals).included])
+        lacks = f"Fewer than {MINIMUM_FAMILY} models have a known number of parameters, or {NO_COMPONENTS}"
+        return Missing(lacks if data.matrix.has(protocol) else no_scores(protocol))
+    few = _few_in_common(data.scores[protocol][:, pca.principal_components(residuals).included])
     return Missing(FEW_IN_COMMON) if few else float(own[0])
 
 
@@ -234,7 +192,7 @@ def _put_parallel(at: Rows, data: FactorData, protocol: str) -> None:
 def _put_families(rows: Rows, data: FactorData) -> None:
     """The shares of the components within each family, and the first one's interval in large families."""
     for family, members in family_members(data.matrix.families).items():
-        few = Reason(f"The family has fewer than {MINIMUM_RESAMPLED_FAMILY} models.", ReasonCode.TOO_FEW)
+        few = too_few(f"The family has fewer than {MINIMUM_RESAMPLED_FAMILY} models.")
         reason = data.no_intervals or (None if len(members) >= MINIMUM_RESAMPLED_FAMILY else few)
         for p in PROTOCOLS:
             at, scores = rows.of(subject=family, protocol=p), data.scores[p][members]
@@ -243,8 +201,8 @@ def _put_families(rows: Rows, data: FactorData) -> None:
                 at.put("explained_variance_within_family", shares, "share", {"models": shares}, component=1)
                 continue
             interval: Ends = Missing(reason or NO_FACTOR)
-            if reason is None and parallel_analysis(scores, simulations(f"family {family}"), 200).factors:
-                interval = base.ends(shares[0], share_interval(scores, np.arange(len(members))), no_scores(p))
+            if reason is None and pca.parallel_analysis(scores, simulations(f"family {family}"), 200).factors:
+                interval = base.ends(shares[0], pca.share_interval(scores, np.arange(len(members))), no_scores(p))
             for number, share in enumerate(shares[:SHOWN], 1):
                 over = {"models": interval} if number == 1 else None
                 at.put("explained_variance_within_family", share, "share", over, component=number)
@@ -255,7 +213,7 @@ def _family_shares(data: FactorData, protocol: str, scores: np.ndarray) -> Share
         return Missing(no_scores(protocol))
     if len(scores) < MINIMUM_FAMILY:
         return Missing(base.SMALL_FAMILY)
-    shares = principal_components(scores).explained_variance
+    shares = pca.principal_components(scores).explained_variance
     if not len(shares):
         return Missing("Models of the family differ on fewer than two benchmarks.")
     few = _few_in_common(scores[:, np.isfinite(scores).any(axis=0)])
@@ -269,7 +227,7 @@ def _put_scores(at: Rows, data: FactorData, protocol: str) -> None:
     why = "The model has no score on a benchmark of the components." if len(components.explained_variance) else lacks
     for model, score in zip(data.matrix.models, components.scores, strict=True):
         at.put("first_component_score", score, "sd", subject=model, why=why)
-    relation = relate_to_compute(components.scores, compute)
+    relation = pca.relate_to_compute(components.scores, compute)
     why = "Models are equal in compute or in the first component."
     if relation.models < MINIMUM_FAMILY:
         why = f"{count(relation.models, 'model')} with a first component and known compute: too few for a relation."
@@ -296,29 +254,19 @@ def _notes(data: FactorData, rows: Rows) -> list[str]:
         if left_out:
             notes.append(
                 f"{under}, these benchmarks are constant, alone or without enough common models, and not in the "
-                f"components: {listing(left_out)}."
+                f"components: {words.listing(left_out)}."
             )
         missing = int((~np.isfinite(data.scores[p][:, components.included])).sum())
         if missing and len(components.explained_variance):
             notes.append(f"{under}, {missing} cells are missing; correlations are over the models known on both.")
+    notes += report.comparison_notes(data)
+    for p, entry in data.ceilings.items():
+        share = rows.value("explained_variance", protocol=p, component=1)
+        notes += report.ceiling_notes(data, p, entry.included, "first factor's share", entry.first_component, share)
     has_compute = np.isfinite(matrix.sizes().compute)
-    return [
-        *matrix.notes,
-        *coverage_notes(data),
-        *selection_notes(data),
-        *notes,
-        *comparison_notes(data),
-        *(
-            note
-            for p, entry in data.ceilings.items()
-            for note in ceiling_notes(
-                data, p, entry, "first factor's share", entry.first_component,
-                rows.value("explained_variance", protocol=p, component=1),
-            )
-        ),
-        *([] if has_compute.all() else
-          [f"Pretraining compute is known and reliable for {has_compute.sum()} of {len(has_compute)} models."]),
-    ]  # fmt: skip
+    if not has_compute.all():
+        notes.append(f"Pretraining compute is known and reliable for {has_compute.sum()} of {len(has_compute)} models.")
+    return [*matrix.notes, *report.coverage_notes(data), *report.selection_notes(data), *notes]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -342,26 +290,19 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, Rows]:
 
 
 def _page(data: FactorData, rows: Rows) -> Page:
-    labels = dict(zip(data.matrix.models, data.matrix.labels, strict=True))
-    shown = Rows(rows.study, (row._replace(subject=labels.get(row.subject or "", row.subject)) for row in rows))
-    p = TRAINED if TRAINED in data.matrix.protocols else DIRECT
-    compared = len(_known(rows, "explained_variance_in_both")) == len(PROTOCOLS)
-    panels = [
-        _explained(
-            "explained_variance_in_both" if compared else "explained_variance", same_cells=data.whole or not compared
-        )
-    ]
+    shown, compared = data.matrix.labelled(rows), len(_known(rows, "explained_variance_in_both")) == len(PROTOCOLS)
+    quantity, picture = "explained_variance_in_both" if compared else "explained_variance", _picture(rows)
     return Page(
         name="factors",
         title="Factors and potential",
         question="How many factors does the score matrix have, what is the first, and which model has most potential? "
         "A factor (here a principal component) is a weighted sum of the benchmarks. The first is the one along which "
-        f"models differ most. {explain_protocols(data.matrix.protocols, trained_here=data.matrix.trained_here)}",
+        f"models differ most. {words.explain_protocols(data.matrix.protocols, trained_here=data.matrix.trained_here)}",
         lede=_lede(data, rows),
-        picture=_picture(rows).draw(shown) if _drawn(rows) else None,
-        panels=[panel for each in panels if (panel := each.drawn(shown)) is not None],
+        picture=picture.draw(shown) if picture.fields else None,
+        panels=_explained(shown, quantity, same_cells=data.whole or not compared),
         findings=_findings(rows, data, compared=compared),
-        sections=[section.drawn(shown) for section in _sections(rows, p)],
+        sections=[section.drawn(shown) for section in SECTIONS],
         notes=_notes(data, rows),
     )
 
@@ -398,27 +339,17 @@ def _lede(data: FactorData, rows: Rows) -> Lede:
         relation = rows.row("first_component_compute", protocol=protocol, correlation="kendall")
         if relation is not None and (relation.low or 0) > FOLLOWS:
             heading += ", and it follows pretraining compute"
-    return Lede(heading, sentence, interval_words(quoted).replace("+", "") if quoted else "")
-
-
-def _drawn(rows: Rows) -> dict[str, int]:
-    """By protocol how many models have a score on the first factor and known compute, where they are enough."""
-    powers = {row.subject for row in rows.all("compute") if row.value is not None}
-    scored = {
-        p: sum(row.value is not None and row.subject in powers for row in rows.all("first_component_score", protocol=p))
-        for p in PROTOCOLS
-    }
-    return {p: models for p, models in scored.items() if models >= LEAST_DRAWN}
+    return Lede(heading, sentence, _interval(quoted) if quoted else "")
 
 
 def _picture(rows: Rows) -> Points:
-    fields = {}
-    for p in _drawn(rows):
+    """The first factor of each protocol under which enough models have a score on it and known compute."""
+    powers, fields = {row.subject for row in rows.all("compute") if row.value is not None}, dict[str, str]()
+    for p in PROTOCOLS:
+        scored = [row.subject for row in rows.all("first_component_score", protocol=p) if row.value is not None]
         relation = rows.row("first_component_compute", protocol=p, correlation="kendall")
-        assert relation is not None
-        words = "not known" if relation.value is None else format(Written(relation.value, ""), "")
-        interval = interval_words(relation).replace("+", "")
-        fields[p] = f"{svg.NAMES[p]}; order as by compute: {words}{interval and f' ({interval})'}"
+        if relation is not None and len(powers.intersection(scored)) >= LEAST_DRAWN:
+            fields[p] = f"{svg.NAMES[p]}; order as by compute: {_with_interval(relation)}"
     return Points(
         "compute",
         "first_component_score",
@@ -429,18 +360,27 @@ def _picture(rows: Rows) -> Points:
     )
 
 
-def _explained(quantity: str, *, same_cells: bool) -> PanelOf:
+def _with_interval(tau: Row) -> str:
+    """`0.52 (95%: 0.21 to 0.74)`."""
+    interval = _interval(tau)
+    return f"{'not known' if tau.value is None else decimal(tau.value)}{interval and f' ({interval})'}"
+
+
+def _interval(row: Row) -> str:
+    """An interval in words, without signs before positive numbers."""
+    return interval_words(row).replace("+", "")
+
+
+def _explained(rows: Rows, quantity: str, *, same_cells: bool) -> list[Panel]:
     """The shares of the first components, beside those of shuffled tables where these are of the `same_cells`."""
-    series, name = protocol_series(quantity, "component", "factor {}"), {"component": "factor {}"}
+    series, name = report.protocol_series(quantity, "component", "factor {}"), {"component": "factor {}"}
     if same_cells:
         series += [
             Series("explained_variance_shuffled_95", name, {"protocol": p}, "s", "shuffled tables") for p in PROTOCOLS
         ]
-    return PanelOf(
-        "How much does it explain?",
-        Says(quantity, "**{span}** of the variance", {"component": 1}, {"protocol": "{}"}),
-        Dots(series, "Share of the variance that each factor explains"),
-    )
+    says = Says(quantity, "**{span}** of the variance", {"component": 1}, {"protocol": "{}"})(rows)
+    picture = Dots(series, "Share of the variance that each factor explains").draw(rows).svg
+    return [Panel("How much does it explain?", says, picture)] if says else []
 
 
 def _findings(rows: Rows, data: FactorData, *, compared: bool) -> list[Finding]:
@@ -455,12 +395,10 @@ def _findings(rows: Rows, data: FactorData, *, compared: bool) -> list[Finding]:
     parts = list[str]()
     for p, share in shares.items():
         rows_of = {over: rows.row(quantity, over, protocol=p, component=1) for over in ("models", "families")}
-        words = [
-            f"{interval_words(row).replace('+', '')} over {over}" for over, row in rows_of.items() if row and row.low
-        ]
+        intervals = "; ".join(f"{_interval(row)} over {over}" for over, row in rows_of.items() if row and row.low)
         if found[p] != 0:
-            intervals = f" ({'; '.join(words)})" if words else ""
-            parts.append(f"{percent(share)}{'' if parts else ' of the variance'} {UNDER[p]}{intervals}")
+            variance = "" if parts else " of the variance"
+            parts.append(f"{percent(share)}{variance} {UNDER[p]}{intervals and f' ({intervals})'}")
     sentence = "The first factor explains no more than in tables with shuffled columns."
     if parts:
         assumed = "no heavy tails" + (" and that cells are missing by chance" if data.lacks_many else "")
@@ -484,89 +422,55 @@ def _findings(rows: Rows, data: FactorData, *, compared: bool) -> list[Finding]:
     ]
     counted = {p: int(number) for p, number in found.items() if np.isfinite(number)}
     if counted:
-        words = [f"{count(number, 'factor')} {UNDER[p]}" for p, number in counted.items()]
+        numbers = " and ".join(f"{count(number, 'factor')} {UNDER[p]}" for p, number in counted.items())
         chance = " and ".join(f"{rows.value('first_component_p', protocol=p):.3f} {UNDER[p]}" for p in counted)
         basis = (
             "Parallel analysis counts the factors above the 95th percentile of tables with shuffled columns. Such "
             f"tables have so large a first factor with a probability of {chance}."
         )
-        ceilings = {
-            p: shown_ceiling(
-                rows.value("first_component_ceiling", protocol=p),
-                rows.value("explained_variance", protocol=p, component=1),
-            )
-            for p in counted
-        }
+        first = {p: rows.value("explained_variance", protocol=p, component=1) for p in counted}
+        ceilings = {p: shown_ceiling(rows.value("first_component_ceiling", protocol=p), first[p]) for p in counted}
         limits = [f"{percent(float(limit))} {UNDER[p]}" for p, limit in ceilings.items() if np.isfinite(limit)]
         if limits:
             basis += f" With one order on all benchmarks, noise would leave the first factor {' and '.join(limits)}."
-        findings.append(Finding(f"Factors beyond what chance would give: {' and '.join(words)}.", basis))
-    taus = [
-        row
-        for p in PROTOCOLS
-        if (row := rows.row("first_component_compute", protocol=p, correlation="kendall")) and row.value is not None
-    ]
+        findings.append(Finding(f"Factors beyond what chance would give: {numbers}.", basis))
+    taus = [row for row in rows.all("first_component_compute", correlation="kendall") if row.value is not None]
     if taus:
-        words = [
-            f"{row.value:.2f}{(i := interval_words(row).replace('+', '')) and f' ({i})'} {UNDER[row.protocol or '']}"
-            for row in taus
-        ]
-        findings.append(
-            Finding(
-                f"Tau between the first factor and pretraining compute is {' and '.join(words)}.",
-                f"{count(max(row.n or 0 for row in taus), 'model')} with known and reliable compute: 6 × parameters × "
-                "tokens.",
-            )
-        )
+        numbers = " and ".join(f"{_with_interval(row)} {UNDER[row.protocol or '']}" for row in taus)
+        models = count(max(row.n or 0 for row in taus), "model")
+        basis = f"{models} with known and reliable compute: 6 × parameters × tokens."
+        findings.append(Finding(f"Tau between the first factor and pretraining compute is {numbers}.", basis))
     return findings
 
 
-def _sections(rows: Rows, protocol: str) -> list[SectionOf]:
-    """The folds."""
-    sections = [
-        SectionOf(
-            "Explained variance",
-            Says("explained_variance", "The first factor explains {span}.", {"component": 1}, {"protocol": "{}"}),
-            TableOf(
-                "explained_variance",
-                {"component": "component"},
-                of_both("explained_variance", "", ".4f", "models")
-                | {
-                    f"shuffled_{p}": Column(
-                        "explained_variance_shuffled_95",
-                        f"shuffled, 95th percentile, {name}",
-                        ".4f",
-                        where={"protocol": p},
-                    )
-                    for p, name in svg.NAMES.items()
-                },
-                "Share of the variance of each component",
-                folded=True,
-            ),
-            [Dots(protocol_series("explained_variance", "component", "factor {}"), "Share of the variance")],
+SECTIONS = (
+    SectionOf(
+        "Explained variance",
+        Says("explained_variance", "The first factor explains {span}.", {"component": 1}, {"protocol": "{}"}),
+        TableOf(
+            "explained_variance",
+            {"component": "component"},
+            report.of_both("explained_variance", "", ".4f", "models")
+            | report.of_both("explained_variance_shuffled_95", "shuffled, 95th percentile, ", ".4f"),
+            "Share of the variance of each component",
+            folded=True,
         ),
-        SectionOf(
-            "Within families",
-            Says(
-                "explained_variance_within_family",
-                "Of the models of a family the first explains {span}.",
-                {"component": 1},
-            ),
-            TableOf(
-                "explained_variance_by_family",
-                {"subject": "family", "component": "component"},
-                of_both("explained_variance_within_family", over="models"),
-                "Share of each component within each family",
-                folded=True,
-            ),
-            [
-                Dots(
-                    protocol_series("explained_variance_within_family", component=1),
-                    "Share of the first component, models of the family only",
-                )
-            ],
-            explanation="With few models the first component explains a large share whatever the scores are. Intervals "
-            f"are given for families of at least {MINIMUM_RESAMPLED_FAMILY} models.",
+        [Dots(report.protocol_series("explained_variance", "component", "factor {}"), "Share of the variance")],
+    ),
+    SectionOf(
+        "Within families",
+        Says("explained_variance_within_family", "Of the models of a family the first explains {span}.",
+             {"component": 1}),
+        TableOf(
+            "explained_variance_by_family",
+            {"subject": "family", "component": "component"},
+            report.of_both("explained_variance_within_family", over="models"),
+            "Share of each component within each family",
+            folded=True,
         ),
-    ]
-    return sections
+        [Dots(report.protocol_series("explained_variance_within_family", component=1),
+              "Share of the first component, models of the family only")],
+        explanation="With few models the first component explains a large share whatever the scores are. Intervals are "
+        f"given for families of at least {MINIMUM_RESAMPLED_FAMILY} models.",
+    ),
+)  # fmt: skip

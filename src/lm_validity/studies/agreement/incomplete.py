@@ -308,9 +308,7 @@ def despite_missing_cells(rows: Rows, data: Data, trusted: Mapping[str, Fitted |
     where so many cells are missing that headlines are pooled. `trusted`: how far predictions can be."""
     if not data.incomplete:
         return Despite()
-    labels = dict(zip(data.matrix.models, data.matrix.labels, strict=True))
-    shown = Rows(rows.study, (row._replace(subject=labels.get(row.subject or "", row.subject)) for row in rows))
-    tables, notes, findings = [], list[str](), list[Finding]()
+    tables, notes, findings, shown = [], list[str](), list[Finding](), data.matrix.labelled(rows)
     for p in data.incomplete:
         title, place = svg.NAMES[p].capitalize(), {"protocol": p}
         notes += _trust_notes(svg.NAMES[p].capitalize(), trusted[p])

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import stats
 from scipy.special import logit
 
+from lm_validity import words
 from lm_validity.config.rows import Group, parse_group
 from lm_validity.config.sections import Agreement
 from lm_validity.errors import InputError
@@ -24,18 +25,7 @@ from lm_validity.studies.agreement.statistics.resampling import cluster_numbers
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.items import NO_CHANCE
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, group_members
-from lm_validity.words import (
-    Missing,
-    Reason,
-    ReasonCode,
-    count,
-    decimal,
-    explain_protocols,
-    known,
-    listing,
-    too_few,
-    with_names,
-)
+from lm_validity.words import Missing, Reason, ReasonCode, count, decimal, known, too_few
 
 LEAST_FAMILIES = 6  # with members in the group or outside; 6 have 32 distinct sets of signs
 LEAST_FAMILIES_A_SIDE = 3  # with members in the group, and with members outside
@@ -123,27 +113,24 @@ def group_effect(scores: np.ndarray, group: np.ndarray, terms: np.ndarray, famil
     if d @ d <= 1e-10 * max(side @ side, 1):
         return Effect(np.nan, np.nan, np.nan, np.nan, np.nan, 0)
     value, models = float(d @ y / (d @ d)), int(is_known.any(axis=1).sum())
-    tests = _by_family(y - value * d, d, within_basis, families[model])
-    error, reach, p = tests[0][0] if tests else np.nan, np.nan, np.nan
+    spanned = np.column_stack([within_basis, d / np.sqrt(d @ d)])
+    tests = _by_family(y - value * d, d / (d @ d), spanned, families[model])
+    error, reach, p = float(tests[0, 0]) if len(tests) else np.nan, np.nan, np.nan
     if error > 1e-12 and enough_families(group, families, scores, terms):
         reach = max(stats.t.ppf(1 - LEVEL / 2, freedom) * of_test for of_test, freedom in tests)
         p = max(2 * stats.t.sf(abs(value) / of_test, freedom) for of_test, freedom in tests)
-    return Effect(value, error, float(p), value - reach, value + reach, models)
+    return Effect(value, error, float(p), float(value - reach), float(value + reach), models)
 
 
-def _by_family(
-    residual: np.ndarray, d: np.ndarray, fitted_basis: np.ndarray, families: np.ndarray
-) -> list[tuple[float, float]]:
-    """(standard error, degrees of freedom) of both tests of the coefficient of `d`, first the jackknife's.
+def _by_family(residual: np.ndarray, weights: np.ndarray, basis: np.ndarray, families: np.ndarray) -> np.ndarray:
+    """(tests, 2) standard error and degrees of freedom of both tests of the coefficient, first the jackknife's.
 
-    residual, d: (rows,) of the whole regression, and of the group what the terms leave; within: (rows, terms) an
-    orthonormal basis of the terms; families: (rows,). A family's residuals e_g are turned into (I - H_gg)^-power e_g,
-    H the projection on terms and group: with power 1 the sum is what leaving the family out changes (CR3), with 1/2 it
-    is CR2's. A direction that the rows of one family alone decide has no residual; where the coefficient rests on one,
-    there is none without that family, and no test.
+    residual, weights: (rows,) of the whole regression, and those whose sum over the scores is the coefficient; basis:
+    (rows, 1 + terms) orthonormal, of terms and group; families: (rows,). A family's residuals e_g are turned into
+    (I - H_gg)^-power e_g, H the projection on terms and group: with power 1 the sum is what leaving the family out
+    changes (CR3), with 1/2 it is CR2's. A direction that the rows of one family alone decide has no residual; where the
+    coefficient rests on one, there is none without that family, and no test.
     """
-    basis = np.column_stack([fitted_basis, d / np.sqrt(d @ d)])
-    weights = d / (d @ d)
     numbers = np.unique(families)
     left_out, halves, squares = (np.zeros(len(numbers)) for _ in range(3))
     projected = np.zeros((len(numbers), basis.shape[1]))
@@ -153,17 +140,17 @@ def _by_family(
         free = eigenvalues > 1e-10
         own_weights, errors = turned.T @ weights[rows], turned.T @ residual[rows]
         if np.abs(own_weights[~free]).max(initial=0) > 1e-8 * np.abs(weights).max():
-            return []
+            return np.empty((0, 2))
         left_out[index] = own_weights[free] @ (errors[free] / eigenvalues[free])
         half = turned[:, free] @ (own_weights[free] / np.sqrt(eigenvalues[free]))
         halves[index], projected[index], squares[index] = half @ residual[rows], basis[rows].T @ half, half @ half
     number = len(numbers)
     if number < 2:
-        return []
+        return np.empty((0, 2))
     jackknife = float(np.sqrt((number - 1) / number * left_out @ left_out))
     spread = np.diag(squares) - projected @ projected.T  # of the families' parts of CR2, with independent errors
     freedom = float(np.trace(spread) ** 2 / np.square(spread).sum())
-    return [(jackknife, number - 1), (float(np.sqrt(halves @ halves)), freedom)]
+    return np.array([[jackknife, number - 1], [np.sqrt(halves @ halves), freedom]])
 
 
 def _known(scores: np.ndarray, terms: np.ndarray) -> np.ndarray:
@@ -200,9 +187,7 @@ class _Compared:
     families: np.ndarray
     terms: np.ndarray
 
-    def put(
-        self, at: Rows, quantity: str, unit: str, scores: np.ndarray, models: int, protocol: str | None = None
-    ) -> Effect:
+    def put(self, at: Rows, quantity: str, unit: str, scores: np.ndarray, models: int) -> Effect:
         """The group's lead in `scores`, (models,) or (models, benchmarks) with NaN where unknown, and its interval over
         families. Missing with the first reason that there is: no lead, no standard error, too few families, no
         spread."""
@@ -213,7 +198,7 @@ class _Compared:
         interval: Ends = (effect.low, effect.high)
         for reason in (ends, lacks, value):
             interval = reason if isinstance(reason, Missing) else interval
-        at.put(quantity, value, unit, {"families": interval}, counted=("models", models), protocol=protocol)
+        at.put(quantity, value, unit, {"families": interval}, counted=("models", models))
         return effect
 
 
@@ -244,11 +229,11 @@ def _put_group(at: Rows, matrix: ScoreMatrix, group: Group, sheet: str | Path, k
     scores = {p: np.where(in_both, matrix.oriented(p), np.nan)[compared][:, columns] for p in PROTOCOLS}
     side, compute, numbers = side[compared], compute[compared], cluster_numbers(matrix.families[compared])
     data = _Compared(side, numbers, compute_terms(compute, knots))
-    for words, flag in (("inside", 1), ("outside", 0)):
+    for name, flag in (("inside", 1), ("outside", 0)):
         beyond = outside_overlap(compute[side == flag], compute[side != flag])
-        at.put("models_compared", int((side == flag).sum()), "models", side=words)
-        at.put("families_compared", len(set(numbers[side == flag])), "families", side=words)
-        at.put("models_beyond_overlap", beyond, "models", side=words)
+        at.put("models_compared", int((side == flag).sum()), "models", side=name)
+        at.put("families_compared", len(set(numbers[side == flag])), "families", side=name)
+        at.put("models_beyond_overlap", beyond, "models", side=name)
     at.put("models_of_unknown_side", int((~compared).sum()), "models")
     for place, knot in enumerate(knots_within(compute, knots), 1):
         at.put("knot", knot, "operations", place=place)
@@ -284,7 +269,7 @@ def _put_gap(at: Rows, direct: np.ndarray, prepared: np.ndarray, logits: np.ndar
     models = int(np.isfinite(change.reshape(len(change), -1)).any(axis=1).sum())
     at.put("models", models, "models")
     for p, scores in ((DIRECT, direct), (TRAINED, prepared)):
-        data.put(at, "lead", "score", scores, models, protocol=p)
+        data.put(at.of(protocol=p), "lead", "score", scores, models)
     moved = data.put(at, "readiness_change", "score", change, models)
     if np.isfinite(logits).any():
         data.put(at, "readiness_logit_change", "logit", logits, models)
@@ -474,7 +459,7 @@ class _Told:
             [self.dots(60)],
             explanation="The lead is the coefficient of the group in a regression of the score on the group and on "
             "log10 of compute (6 × parameters × tokens). The line against compute "
-            f"{f'bends at {listing(knots)} FLOP' if knots else 'is straight'}. The change is after minus direct. "
+            f"{f'bends at {words.listing(knots)} FLOP' if knots else 'is straight'}. The change is after minus direct. "
             "Standard errors are of the jackknife over families (CR3). Intervals and p are the wider of its t test and "
             "of CR2's. In points, equal gains in ability are unequal near chance and near 1. On the logit scale they "
             "are equal.",
@@ -493,15 +478,8 @@ class _Told:
 
 def _page(matrix: ScoreMatrix, groups: Sequence[Group], rows: Rows) -> Page:
     """The lead of each group, direct and after, with that of the first group as the heading."""
-    labels = dict(zip(matrix.models, matrix.labels, strict=True))
-    units = dict.fromkeys(("lead", "readiness_change"), POINTS)
-    shown = Rows(
-        rows.study,
-        (
-            row._replace(subject=labels.get(row.subject or "", row.subject), unit=units.get(row.quantity, row.unit))
-            for row in rows
-        ),
-    )
+    units, labelled = dict.fromkeys(("lead", "readiness_change"), POINTS), matrix.labelled(rows)
+    shown = Rows(rows.study, (row._replace(unit=units.get(row.quantity, row.unit)) for row in labelled))
     told = [_Told(shown, group) for group in groups]
     unused = [matrix.benchmarks[j] for j in np.flatnonzero(~matrix.fractions & ~matrix.is_corpus)]
     sections = [each.section(number).drawn(shown) for number, each in enumerate(told, 1)]
@@ -509,7 +487,7 @@ def _page(matrix: ScoreMatrix, groups: Sequence[Group], rows: Rows) -> Page:
         name="readiness",
         title="Readiness gap",
         question="Does a group of models lead because it can do more, or because it was prepared for the test? "
-        f"{explain_protocols(matrix.protocols, trained_here=matrix.trained_here)}",
+        f"{words.explain_protocols(matrix.protocols, trained_here=matrix.trained_here)}",
         lede=told[0].lede(),
         picture=told[0].dots().draw(shown),
         panels=[each.panel() for each in told],
@@ -519,7 +497,7 @@ def _page(matrix: ScoreMatrix, groups: Sequence[Group], rows: Rows) -> Page:
         sections=sections,
         notes=[
             *matrix.notes,
-            *with_names({"Benchmarks whose scores are not fractions take no part in leads: {}.": unused}),
+            *words.with_names({"Benchmarks whose scores are not fractions take no part in leads: {}.": unused}),
         ],
     )
 

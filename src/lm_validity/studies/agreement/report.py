@@ -20,7 +20,7 @@ from lm_validity.studies.agreement import data as base
 from lm_validity.studies.agreement.data import Data, Estimate, Value
 from lm_validity.studies.agreement.front import above_the_folds
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix, without_shared_items
-from lm_validity.studies.agreement.statistics.noise import Ceiling, ShareCeiling, far_models
+from lm_validity.studies.agreement.statistics.noise import far_models
 from lm_validity.studies.agreement.statistics.ranking import mean_over_pairs
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, SCORES, SELECTIONS, TRAINED, read_table
@@ -469,7 +469,7 @@ def notes_on(data: Data) -> list[str]:
         *(
             note
             for p, entry in data.ceiling.items()
-            for note in ceiling_notes(data, p, entry, "mean tau", entry.mean_tau, mean_over_pairs(data.tau[p]))
+            for note in ceiling_notes(data, p, entry.included, "mean tau", entry.mean_tau, mean_over_pairs(data.tau[p]))
         ),
         *selection_notes(data),
         *with_names({FAR: far, OPPOSED: opposed}),
@@ -539,21 +539,18 @@ def comparison_notes(data: Data) -> list[str]:
     ]
 
 
-def ceiling_notes(
-    data: Data, protocol: str, ceiling: Ceiling | ShareCeiling, name: str, limit: float, value: float
-) -> list[str]:
-    """Which benchmarks the noise ceiling leaves out, where there is one, and why it is not shown where it is below the
-    value called `name`. `limit`: the ceiling of that `value`."""
-    notes, under = [], UNDER[protocol].capitalize()
-    out = [task for task, is_used in zip(data.tasks, ceiling.included, strict=True) if not is_used]
+def ceiling_notes(data: Data, protocol: str, used: np.ndarray, name: str, limit: float, value: float) -> Iterator[str]:
+    """Which benchmarks the noise ceiling leaves out, all but the `used` (mask), where there is one; and why it is not
+    shown where it is below the value called `name`. `limit`: the ceiling of that `value`."""
+    under = UNDER[protocol].capitalize()
+    out = [task for task, is_used in zip(data.tasks, used, strict=True) if not is_used]
     if out and np.isfinite(limit):
-        notes.append(f"{under}, the noise ceiling is over the benchmarks other than {listing(out)}.")
+        yield f"{under}, the noise ceiling is over the benchmarks other than {listing(out)}."
     if value > limit and not is_known(base.shown_limit(limit, value)):
-        notes.append(
+        yield (
             f"{under}, the {name} ({decimal(value)}) is above its noise ceiling ({decimal(limit)}), which is therefore "
             f"not shown. {base.WHY_ABOVE}"
         )
-    return notes
 
 
 def selection_notes(data: Data) -> list[str]:

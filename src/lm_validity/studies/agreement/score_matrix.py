@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 from lm_validity.config.load import Plan, read_cells
 from lm_validity.config.rows import Group
 from lm_validity.errors import InputError
+from lm_validity.results.put import Rows
 from lm_validity.statistics import cluster_codes
 from lm_validity.studies.agreement.statistics import ranking
 from lm_validity.studies.agreement.statistics.factors import pretraining_compute
@@ -21,13 +22,13 @@ from lm_validity.tables.counted import Sources, count_scores
 from lm_validity.tables.items import item_values, items_of_scores, open_items, shared_items, with_chance
 from lm_validity.tables.metrics import FRACTIONS, PERPLEXITY
 from lm_validity.tables.schema import PROTOCOLS, TRAINED, reruns_of, trained_here, unique_labels
-from lm_validity.tables.standard_errors import ErrorCheck
 from lm_validity.tables.training import Sampling, TrainingNoise, training_noise
 from lm_validity.words import UNDER, listing, with_names
 
 # Columns of `ScoreMatrix.selected`, by which items are joined to their scores
 SELECTED = ("model", "checkpoint", "benchmark", "protocol", "prompt", "prompt_variant", "num_fewshot", "seed")
 ERRORS = ("stderr", "sampling_error")  # whose squares are averaged over seeds
+KINDS = ("value", "n_items", *ERRORS)  # of numbers of a cell
 STUDY = "agreement"  # the study whose models and benchmarks these reports read
 MINIMUM_FAMILY = 3  # models of a family: with two a tau can only be -1, 0 or 1
 # ratios of two models' sizes, at least and at most: of like size, and all pairs whatever their sizes
@@ -56,9 +57,8 @@ class ScoreMatrix:
     nothing else here. `training`: by protocol and benchmark, from models that were trained again; these reruns are no
     models. `sampling_error[protocol]`: (n, k) the part of `stderr` that is due to sampled answers, NaN where no model
     has two runs; `sampling`: by (protocol, benchmark) how far runs differ. `notes` says what was left out or assumed;
-    `overlapping`: benchmarks that are left out since others hold their items; `error_checks`: standard errors that are
-    not used;
-    `trained_here`: a run of the workflow made the fine-tunes.
+    `overlapping`: benchmarks that are left out since others hold their items; `trained_here`: a run of the workflow
+    made the fine-tunes.
     """
 
     models: tuple[str, ...]
@@ -72,7 +72,6 @@ class ScoreMatrix:
     selected: pd.DataFrame
     sources: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    error_checks: tuple[ErrorCheck, ...] = ()
     trained_here: bool = False
     plan: Plan | None = None
     aside: dict[str, np.ndarray] | None = None
@@ -181,6 +180,11 @@ class ScoreMatrix:
             overlapping=(*self.overlapping, *names),
         )
 
+    def labelled(self, rows: Rows) -> Rows:
+        """The rows of a report, with the models by their `labels`."""
+        labels = dict(zip(self.models, self.labels, strict=True))
+        return Rows(rows.study, (row._replace(subject=labels.get(row.subject or "", row.subject)) for row in rows))
+
     def task_names(self) -> list[str]:
         """Benchmarks that are not perplexity corpora, in order."""
         return [name for name, corpus in zip(self.benchmarks, self.is_corpus, strict=True) if not corpus]
@@ -215,9 +219,7 @@ def read_score_matrix(sources: Sources, also: Collection[str] = (), groups: Sequ
             "Models that are not in the models sheet, of unknown family and size: {}.": sorted(
                 everyone - set(model_names)
             ),
-            "Models of the sheet without any score: {}.": [
-                m for m in model_names if m not in everyone and m not in reruns
-            ],
+            "Models of the sheet without any score: {}.": [m for m in model_names if m not in {*everyone, *reruns}],
         }
     )
     # in the order of the sheet, then those that are not in it, by name
@@ -234,17 +236,14 @@ def read_score_matrix(sources: Sources, also: Collection[str] = (), groups: Sequ
     chosen = {pair for pair, cell in (planned or {}).items() if cell.by_scores}
     cells = zip(rows["model"], rows["benchmark"], rows["protocol"] == TRAINED, strict=True)
     is_aside = np.array([trained and (model, name) in chosen for model, name, trained in cells], dtype=bool)
-    aside = _pivot(rows[is_aside], names, columns, ("value", "stderr")) if chosen else None
+    aside = _pivot(rows[is_aside], names, columns) if chosen else None
     rows = rows[~is_aside]
     model_facts = model_sheet.set_index("model").reindex(list(names)).rename_axis("model").reset_index()
     model_facts["label"] = unique_labels(model_facts["label"], model_facts["model"])
     model_facts["family"] = model_facts["family"].astype(object).where(model_facts["family"].notna(), None)
     by_protocol = {protocol: rows[rows["protocol"] == protocol] for protocol in PROTOCOLS}
-    kinds = ("value", "stderr", "n_items", "sampling_error")
-    of_protocol = {
-        protocol: _pivot(rows_of_protocol, names, columns, kinds) for protocol, rows_of_protocol in by_protocol.items()
-    }
-    arrays = {kind: {protocol: arrays[kind] for protocol, arrays in of_protocol.items()} for kind in kinds}
+    pivots = {protocol: _pivot(part, names, columns) for protocol, part in by_protocol.items()}
+    arrays = {kind: {protocol: pivot[kind] for protocol, pivot in pivots.items()} for kind in KINDS}
     seeded = by_protocol[TRAINED].dropna(subset="seed").groupby("seed", sort=True)
     return ScoreMatrix(
         models=names,
@@ -252,13 +251,12 @@ def read_score_matrix(sources: Sources, also: Collection[str] = (), groups: Sequ
         value=arrays["value"],
         stderr=arrays["stderr"],
         n_items=arrays["n_items"],
-        by_seed={int(seed): _pivot(seed_rows, names, columns, ["value"])["value"] for seed, seed_rows in seeded},
+        by_seed={int(seed): _pivot(seed_rows, names, columns)["value"] for seed, seed_rows in seeded},
         model_facts=model_facts,
         benchmark_facts=with_chance(facts, sources.items),
         selected=rows[[*SELECTED, "metric"]].reset_index(drop=True),
         sources=tuple(sorted(rows["source"].dropna().unique())),
         notes=tuple(notes),
-        error_checks=last.checks,
         trained_here=trained_here(rows),
         training={p: training_noise(counted.rows[counted.rows["protocol"] == p], reruns) for p in PROTOCOLS},
         plan=planned,
@@ -268,24 +266,21 @@ def read_score_matrix(sources: Sources, also: Collection[str] = (), groups: Sequ
     )
 
 
-def _pivot(
-    rows: pd.DataFrame, models: Sequence[str], benchmarks: Sequence[str], kinds: Sequence[str]
-) -> dict[str, np.ndarray]:
-    """Of each kind of numbers means over seeds (models, benchmarks); root mean squares for standard errors."""
+def _pivot(rows: pd.DataFrame, models: Sequence[str], benchmarks: Sequence[str]) -> dict[str, np.ndarray]:
+    """Of each of `KINDS` means over seeds (models, benchmarks); root mean squares for standard errors."""
     row_of, column_of = ({name: index for index, name in enumerate(names)} for names in (models, benchmarks))
     columns = np.array([column_of.get(name, -1) for name in rows["benchmark"]], dtype=int)
     cell = len(benchmarks) * np.array([row_of.get(name, -1) for name in rows["model"]], dtype=int) + columns
     is_shown = (columns >= 0) & (cell >= 0)
-    numbers = {kind: rows[kind].astype("float64").to_numpy(dtype=float)[is_shown] for kind in kinds}
+    numbers = {kind: rows[kind].astype("float64").to_numpy(dtype=float)[is_shown] for kind in KINDS}
     squares = {kind: values**2 if kind in ERRORS else values for kind, values in numbers.items()}
     seeds = pd.DataFrame(squares, dtype=float).groupby(cell[is_shown])
     means = seeds.mean()
-    if "value" in kinds:
-        # equal means of different seeds' scores are ties, which the last digits of the sums would break
-        lowest, values = seeds["value"].min(), means["value"]
-        means["value"] = lowest.where(lowest == seeds["value"].max(), values.round(12))
+    # equal means of different seeds' scores are ties, which the last digits of the sums would break
+    lowest, values = seeds["value"].min(), means["value"]
+    means["value"] = lowest.where(lowest == seeds["value"].max(), values.round(12))
     arrays = {}
-    for kind in kinds:
+    for kind in KINDS:
         table = np.full(len(models) * len(benchmarks), np.nan)
         table[means.index] = np.sqrt(means[kind]) if kind in ERRORS else means[kind]
         arrays[kind] = table.reshape(len(models), len(benchmarks))
@@ -357,11 +352,9 @@ TESTED = {  # how the differences on benchmarks of one protocol are tested and w
 }
 
 
-def use_paired_tests(
-    signs: dict[str, ranking.PairSigns], path: str | Path, matrix: ScoreMatrix, notes: list[str]
-) -> dict[str, ranking.PairSigns]:
-    """`signs` by protocol, with the paired test wherever the items give the benchmark's score; what was
-    tested how is added to the notes.
+def use_paired_tests(signs: dict[str, ranking.PairSigns], path: str | Path, matrix: ScoreMatrix) -> list[str]:
+    """Put the paired test into `signs` (by protocol) wherever the items give the benchmark's score. Returns what was
+    tested how, in sentences.
 
     A benchmark whose noise of training is known keeps the test from standard errors and that noise: the paired test is
     about these very trainings. A metric that is not the mean of its items (Matthews correlation, F1) keeps it too, and
@@ -370,7 +363,6 @@ def use_paired_tests(
     has; signs say which model is better.
     """
     table = open_items(path)
-    signs = dict(signs)
     tested_how: dict[str, dict[str, list[str]]] = {protocol: {how: [] for how in TESTED} for protocol in signs}
     for column, task in enumerate(matrix.task_names()):
         items = _selected_items(table, matrix, task)
@@ -410,8 +402,7 @@ def use_paired_tests(
         for protocol, tested in tested_how.items()
         for sentence in with_names({sentence: tested[how] for how, sentence in TESTED.items()})
     ]
-    notes += sentences or [f"No item of {path} belongs to a selected score: significance is from standard errors."]
-    return signs
+    return sentences or [f"No item of {path} belongs to a selected score: significance is from standard errors."]
 
 
 SHOWN = 3  # models whose answers tell whether two benchmarks share items

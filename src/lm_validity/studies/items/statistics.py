@@ -354,7 +354,14 @@ def paired_difference(
     binary = bool(np.isin(first, (0, 1)).all() and np.isin(second, (0, 1)).all())
     n_more, less = int((difference > 0).sum()), int((difference < 0).sum())
     first_only, second_only = (n_more, less) if binary else (None, None)
-    error, freedom, number = _clustered_error(difference, clusters)
+    number: int | None = None
+    error, freedom = float(difference.std(ddof=1) / np.sqrt(items)) if items > 1 else 0.0, max(items - 1, 1.0)
+    groups = np.zeros(items, dtype=int) if clusters is None else np.unique(clusters, return_inverse=True)[1]
+    if FEWEST_CLUSTERS <= groups.max() + 1 < items:
+        number, sizes = int(groups.max()) + 1, np.bincount(groups)
+        without = (difference.sum() - np.bincount(groups, difference)) / (items - sizes)
+        error = float(np.sqrt((number - 1) / number * np.sum((without - mean) ** 2)))
+        freedom = float(max(items**2 / np.sum(sizes**2.0) - 1, 1.0))
     test: Test | None = None
     if binary and number is None:
         test = McNemarTest(items, n_more, less)
@@ -364,46 +371,16 @@ def paired_difference(
     return PairedDifference(mean, p, items, number, first_only, second_only, test)
 
 
-class _MeanError(NamedTuple):
-    """The standard error of a mean, its degrees of freedom, and how many clusters it is over; None: over items."""
-
-    error: float
-    freedom: float
-    clusters: int | None
+Labels = np.ndarray | None  # of each item its cluster, such as its subject
+Noises = Sequence[RunNoise | None]  # of the sampled runs of each model
 
 
-def _clustered_error(difference: np.ndarray, clusters: np.ndarray | None) -> _MeanError:
-    """The error of the mean of `difference` (I,), over clusters where there are enough."""
-    items = len(difference)
-    if clusters is not None:
-        names, groups = np.unique(clusters, return_inverse=True)
-        number = len(names)
-        if FEWEST_CLUSTERS <= number < items:
-            sums, sizes = np.bincount(groups, difference), np.bincount(groups)
-            without = (difference.sum() - sums) / (items - sizes)
-            error = np.sqrt((number - 1) / number * np.sum((without - difference.mean()) ** 2))
-            return _MeanError(float(error), float(max(items**2 / np.sum(sizes**2.0) - 1, 1.0)), number)
-    error = float(difference.std(ddof=1) / np.sqrt(items)) if items > 1 else 0.0
-    return _MeanError(error, max(items - 1, 1), None)
+def paired_tests(correct: np.ndarray, clusters: Labels = None, runs: Noises = ()) -> np.ndarray:
+    """`paired_difference` of all pairs of M models at once: (3, M, M), symmetric: p, the difference found four times
+    out of five, and the number of items that both models of a pair answered.
 
-
-class PairedTests(NamedTuple):
-    """Tests of all pairs of M models, (M, M) and symmetric: p, the difference found four times out of five, and the
-    number of items that both models of a pair answered."""
-
-    p: np.ndarray
-    detectable: np.ndarray
-    items: np.ndarray
-
-
-def paired_tests(
-    correct: np.ndarray, clusters: np.ndarray | None = None, runs: Sequence[RunNoise | None] = ()
-) -> PairedTests:
-    """`paired_difference` of all pairs of M models at once.
-
-    correct: (M, I), NaN where a model did not answer; clusters: (I,) labels or None; runs: the noise of each model's
-    sampled runs. NaN on the diagonal and for models without a common item; `detectable` also where a pair has no
-    spread.
+    correct: (M, I), NaN where a model did not answer. NaN on the diagonal and for models without a common item; the
+    difference also where a pair has no spread.
     """
     is_known = np.isfinite(correct)
     items = is_known.astype(float) @ is_known.T.astype(float)
@@ -424,12 +401,10 @@ def paired_tests(
             p[i, j] = p[j, i] = pair.p
             detectable[i, j] = detectable[j, i] = number(pair.smallest_detectable)
     none = (items == 0) | np.eye(len(items), dtype=bool)
-    return PairedTests(np.where(none, np.nan, p), np.where(none, np.nan, detectable), items)
+    return np.stack([np.where(none, np.nan, p), np.where(none, np.nan, detectable), items])
 
 
-def neighbour_tests(
-    correct: np.ndarray, clusters: np.ndarray | None = None, runs: Sequence[RunNoise | None] = ()
-) -> list[PairedDifference]:
+def neighbour_tests(correct: np.ndarray, clusters: Labels = None, runs: Noises = ()) -> list[PairedDifference]:
     """`paired_difference` of neighbours in the ranking of the models by their means over their own items.
 
     The arguments are those of `paired_tests`. Neighbours without a common item are left out.
@@ -443,9 +418,7 @@ def neighbour_tests(
     return [_pair(correct, clusters, runs, first, second) for first, second in pairs]
 
 
-def _pair(
-    correct: np.ndarray, clusters: np.ndarray | None, runs: Sequence[RunNoise | None], first: int, second: int
-) -> PairedDifference:
+def _pair(correct: np.ndarray, clusters: Labels, runs: Noises, first: int, second: int) -> PairedDifference:
     """`paired_difference` of two of the models."""
     in_both = np.isfinite(correct[first] + correct[second])
     noises = [noise for noise in (runs[first], runs[second]) if noise is not None] if runs else []

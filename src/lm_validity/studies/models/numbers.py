@@ -17,14 +17,7 @@ from lm_validity.studies.agreement.statistics.ranking import finite_mean
 from lm_validity.studies.agreement.statistics.resampling import cluster_numbers
 from lm_validity.studies.items import answers as of_items
 from lm_validity.studies.items.statistics import FACTOR, LEVEL, holm_over_pairs, p_by_errors, paired_tests
-from lm_validity.studies.models.order import (
-    LEAST_BENCHMARKS,
-    Leads,
-    Order,
-    leads_over_benchmarks,
-    more_to_decide,
-    order_of,
-)
+from lm_validity.studies.models.order import LEAST_BENCHMARKS, Leads, leads_over_benchmarks, more_to_decide, order_of
 from lm_validity.words import Missing, Reason, ReasonCode, count, known
 
 MOST_PAIRED = 150  # models, the first of all, of whose pairs there are rows
@@ -50,6 +43,7 @@ class Scored(NamedTuple):
     """M models on a benchmark. scores, errors (M,), better upwards. items, runs: of each the rows of `mean_items` and
     the answers of its runs, None where there are none. better: -1 where a lower score is better."""
 
+    benchmark: str
     models: list[str]
     scores: np.ndarray
     errors: np.ndarray
@@ -98,12 +92,11 @@ def model_order(matrix: ScoreMatrix, items: str | Path | None, copies: Collectio
             models, in_points = [everyone[i] for i in present], bool(matrix.fractions[index])
             of_models = [(model, benchmark, protocol) for model in models]
             scored = Scored(
-                models, values[present], errors[present],
+                benchmark, models, values[present], errors[present],
                 [answers.get(cell) for cell in of_models], [sampled.get(cell) for cell in of_models],
                 float(matrix.direction[index]), in_points,
             )  # fmt: skip
-            leads, remarks = _put_benchmark(rows.of(subject=benchmark, protocol=protocol), scored, main=is_small)
-            notes += [f"{benchmark}: {remark}" for remark in remarks]
+            leads = _put_benchmark(rows.of(subject=benchmark, protocol=protocol), scored, notes, main=is_small)
             places.append((benchmark, protocol))
             if in_points and everywhere[index]:
                 lead[index][np.ix_(present, present)] = leads.lead
@@ -111,7 +104,8 @@ def model_order(matrix: ScoreMatrix, items: str | Path | None, copies: Collectio
         number = (np.isfinite(lead) & np.isfinite(error)).sum(axis=0)
         if is_small and (number > 1).any():  # of so few benchmarks nothing is said about others like them
             error = np.where(number > 1, np.sqrt(np.nansum(error**2 + 0 * lead, axis=0)), np.nan)
-            leads = Leads(finite_mean(lead, axis=0), error / np.maximum(number, 1), np.full(number.shape, np.inf))
+            endless = np.full(number.shape, np.inf)
+            leads = Leads.tested(finite_mean(lead, axis=0), error / np.maximum(number, 1), endless)
             view = rows.of(subject=None, protocol=protocol)
             _put_order(view, everyone, leads, number, "items", in_points=True)
             places.insert(0, (None, protocol))
@@ -121,20 +115,14 @@ def model_order(matrix: ScoreMatrix, items: str | Path | None, copies: Collectio
 def _put_order(view: Rows, models: Sequence[str], leads: Leads, n: np.ndarray, over: str, *, in_points: bool) -> None:
     """Put the tiers and ranks of models over other benchmarks, or over other items of these, and the leads of all pairs
     of the first of them. n (M, M): the benchmarks that both have."""
-    p = leads.p()
-    order = order_of(leads.lead, p)
-    _put_tiers(view, models, order, finite_mean(leads.lead, axis=1), p, over, main=True)
-    ends = stats.t.isf(LEVEL / 2, leads.dof) * leads.error
-    further = more_to_decide(leads, order, n) if over == "benchmarks" else np.full(n.shape, np.nan)
-    _put_pairs(view, models, leads, p, further, n, "accuracy" if in_points else "sd", over, ends)
+    _put_tiers(view, models, leads, finite_mean(leads.lead, axis=1), over, main=True)
+    _put_pairs(view, models, leads, n, "accuracy" if in_points else "sd", over, "benchmarks")
 
 
-def _put_tiers(
-    view: Rows, models: Sequence[str], order: Order, score: np.ndarray, p: np.ndarray, over: str, *, main: bool
-) -> None:
-    """Put what `order` says of each model. score (M,): by which the models are ranked, the highest first. main:
+def _put_tiers(view: Rows, models: Sequence[str], leads: Leads, score: np.ndarray, over: str, *, main: bool) -> None:
+    """Put what the order of the models says of each. score (M,): by which they are ranked, the highest first. main:
     with the tier of each."""
-    tested, ranked = int(np.isfinite(p).sum()) // 2, np.isfinite(score)
+    order, tested, ranked = order_of(leads), int(np.isfinite(leads.p).sum()) // 2, np.isfinite(score)
     rank = stats.rankdata(np.where(ranked, -score, np.inf), method="min").astype(float)
     view.put("models", len(models), "models")
     best = int((order.low == 1).sum()) if tested else NO_TEST
@@ -149,45 +137,38 @@ def _put_tiers(
 
 
 def _put_pairs(
-    view: Rows, models: Sequence[str], leads: Leads, p: np.ndarray, further: np.ndarray, n: np.ndarray, unit: str,
-    over: str, ends: np.ndarray | None = None,
-) -> None:  # fmt: skip
+    view: Rows, models: Sequence[str], leads: Leads, n: np.ndarray, unit: str, over: str, basis: str
+) -> None:
     """Put the lead of each tested pair of models, of the one that is ahead, with p after Holm's adjustment over all
-    pairs, and how many things more would decide. ends: half the length of the interval of each pair by itself, `over`
-    these things. n (M, M): what a lead rests on."""
-    adjusted, score = holm_over_pairs(p), np.nan_to_num(finite_mean(leads.lead, axis=1), nan=-np.inf)
+    pairs, and how many things more would decide, where its interval is `over` the things of its `basis`. n (M, M): how
+    many of these a lead rests on. A pair on benchmarks has the interval that it has by itself."""
+    adjusted, score = holm_over_pairs(leads.p), np.nan_to_num(finite_mean(leads.lead, axis=1), nan=-np.inf)
     first = np.argsort(-score, kind="stable")[:MOST_PAIRED]
-    basis = "items" if ends is None else "benchmarks"
+    further = more_to_decide(leads, np.where(n > 0, n, np.nan)) if basis == over else np.full(n.shape, np.nan)
+    reach = stats.t.isf(LEVEL / 2, leads.dof) * leads.error
     for position, i in enumerate(first):
         for j in first[position + 1 :]:
-            if np.isfinite(p[i, j]):
+            if np.isfinite(leads.p[i, j]):
                 ahead, behind = (i, j) if leads.lead[i, j] >= 0 else (j, i)
                 value, pair = float(leads.lead[ahead, behind]), view.of(other=models[ahead], behind=models[behind])
-                interval = None if ends is None else {over: (value - float(ends[i, j]), value + float(ends[i, j]))}
-                pair.put("lead", value, unit, interval, counted=(basis, int(n[i, j])))
+                interval = {over: (value - float(reach[i, j]), value + float(reach[i, j]))}
+                counted = (basis, int(n[i, j]))
+                pair.put("lead", value, unit, interval if basis == "benchmarks" else None, counted=counted)
                 pair.put("lead_p_adjusted", float(adjusted[i, j]), "probability")
                 pair.put("more_to_decide", known(float(further[i, j]), DECIDED), over)
 
 
-class _Found(NamedTuple):
-    """The leads on a benchmark, and what its tests do not cover."""
-
-    leads: Leads
-    remarks: list[str]
-
-
-def _put_benchmark(view: Rows, scored: Scored, *, main: bool) -> _Found:
-    """Put the order of models on one benchmark, by tests of all pairs on common items, else by standard errors. main:
-    with the tiers of models and the leads of all pairs."""
+def _put_benchmark(view: Rows, scored: Scored, notes: list[str], *, main: bool) -> Leads:
+    """Put the order of models on one benchmark, by tests of all pairs on common items, else by standard errors; add to
+    the notes what tests do not cover. main: with the tiers of models and the leads of all pairs."""
     p, detectable = p_by_errors(scored.scores, scored.errors)
     matrix = of_items.answers_matrix(scored.items, scored.better * scored.scores)
     noises = [None if rows is None else of_items.noise_of_runs(rows, matrix.documents) for rows in scored.runs]
-    tests = paired_tests(scored.better * matrix.correct, matrix.subjects, noises)
-    shared = tests.items > 0
-    p, detectable = np.where(shared, tests.p, p), np.where(shared, tests.detectable, detectable)
-    leads = Leads(scored.scores[:, None] - scored.scores, detectable / FACTOR, np.full(p.shape, np.inf))
-    order = order_of(leads.lead, p)
-    _put_tiers(view, scored.models, order, scored.scores, p, "items", main=main)
+    *tests, items = paired_tests(scored.better * matrix.correct, matrix.subjects, noises)
+    shared = items > 0
+    p, detectable = np.where(shared, tests, [p, detectable])
+    leads = Leads(scored.scores[:, None] - scored.scores, detectable / FACTOR, np.full(p.shape, np.inf), p)
+    _put_tiers(view, scored.models, leads, scored.scores, "items", main=main)
     first, second = np.triu_indices(len(scored.models), 1)
     tested, paired = int(np.isfinite(p[first, second]).sum()), int(shared[first, second].sum())
     sizes = detectable[first, second][np.isfinite(detectable[first, second])]
@@ -198,22 +179,18 @@ def _put_benchmark(view: Rows, scored: Scored, *, main: bool) -> _Found:
     for model, score, error in zip(scored.models, scored.better * scored.scores, reach, strict=True):
         ends = (float(score - error), float(score + error)) if np.isfinite(error) else NO_ERROR
         view.put("score", float(score), "score", {"items": ends}, other=model)
-    remarks = list[str]()
     if paired and (unlike := of_items.unlike_items(scored.items)):
-        remarks.append(
-            f"models did not answer the same items ({unlike} to all). Scores are of all that a model answered, tests "
-            "of those that both models answered."
+        notes.append(
+            f"{scored.benchmark}: models did not answer the same items ({unlike} to all). Scores are of all that a "
+            "model answered, tests of those that both models answered."
         )
     if main:
-        further = more_to_decide(leads, order, np.where(shared, tests.items, np.nan))
-        _put_pairs(
-            view, scored.models, leads, p, further, tests.items, "accuracy" if scored.in_points else "score", "items"
-        )
+        _put_pairs(view, scored.models, leads, items, "accuracy" if scored.in_points else "score", "items", "items")
         if 0 < tested < len(first):
-            remarks.append(f"{count(len(first) - tested, 'pair')} of models without a test.")
+            notes.append(f"{scored.benchmark}: {count(len(first) - tested, 'pair')} of models without a test.")
         if tested > paired:
-            remarks.append(
-                f"{count(tested - paired, 'pair')} of models compared by standard errors, since there are no answers "
-                "item by item; this is conservative."
+            notes.append(
+                f"{scored.benchmark}: {count(tested - paired, 'pair')} of models compared by standard errors, since "
+                "there are no answers item by item; this is conservative."
             )
-    return _Found(leads, remarks)
+    return leads

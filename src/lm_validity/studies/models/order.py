@@ -14,17 +14,19 @@ LEAST_BENCHMARKS = 8  # over which models are compared; with 6, joint sets held 
 
 class Leads(NamedTuple):
     """All pairs of M models. lead (M, M): of the model of the row over that of the column, better upwards; error:
-    its standard error; dof: degrees of freedom of its t test, infinite for a z test. NaN where a pair has no test, and
-    on the diagonal."""
+    its standard error; dof: degrees of freedom of its t test, infinite for a z test; p: two-sided of no lead, of each
+    pair by itself. NaN where a pair has no test, and on the diagonal."""
 
     lead: np.ndarray
     error: np.ndarray
     dof: np.ndarray
+    p: np.ndarray
 
-    def p(self) -> np.ndarray:
-        """(M, M) two-sided p of no lead, of each pair by itself; NaN where there is no test."""
+    @classmethod
+    def tested(cls, lead: np.ndarray, error: np.ndarray, dof: np.ndarray) -> "Leads":
+        """With p of the t test."""
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(2 * stats.t.sf(np.abs(self.lead / self.error), self.dof))
+            return cls(lead, error, dof, np.asarray(2 * stats.t.sf(np.abs(lead / error), dof)))
 
 
 class Order(NamedTuple):
@@ -39,9 +41,8 @@ class Order(NamedTuple):
     tier: np.ndarray
 
 
-def order_of(lead: np.ndarray, p: np.ndarray) -> Order:
-    """The order of M models by all pairs: `lead` (M, M), whose sign says which is better, and its two-sided `p`, NaN
-    where a pair has no test.
+def order_of(leads: Leads) -> Order:
+    """The order of M models by all pairs.
 
     A model is found better than another where its p is below 5% after Holm's adjustment over all pairs. So with at
     least 95% probability no finding is wrong, and every model's rank (among equal models any) is between 1 + the number
@@ -50,7 +51,7 @@ def order_of(lead: np.ndarray, p: np.ndarray) -> Order:
     dependence; with few benchmarks it finds more than a bootstrap of the largest studentised difference, whose
     quantiles are larger than those of t.
     """
-    models = len(lead)
+    lead, p, models = leads.lead, leads.p, len(leads.lead)
     first, second = np.triu_indices(models, 1)
     tested = np.isfinite(p[first, second])
     first, second = first[tested], second[tested]
@@ -90,7 +91,7 @@ def leads_over_benchmarks(scores: np.ndarray, clusters: np.ndarray | None = None
         error = np.sqrt(effect * np.maximum(variance, 1e-18) / number)
     untested = (number < LEAST_BENCHMARKS) | np.eye(len(scores), dtype=bool)
     dof = np.maximum(number / effect - 1, 1)
-    return Leads(np.where(untested, np.nan, lead), np.where(untested, np.nan, error), dof)
+    return Leads.tested(np.where(untested, np.nan, lead), np.where(untested, np.nan, error), dof)
 
 
 def _design_effect(values: np.ndarray, clusters: np.ndarray) -> float:
@@ -112,11 +113,12 @@ def _design_effect(values: np.ndarray, clusters: np.ndarray) -> float:
     return float(1 + correlation * ((np.bincount(clusters) ** 2).sum() / count - 1))
 
 
-def more_to_decide(leads: Leads, order: Order, n: np.ndarray) -> np.ndarray:
+def more_to_decide(leads: Leads, n: np.ndarray) -> np.ndarray:
     """(M, M) how many things more than the `n` (M, M) that each pair was compared on would tell it apart four times out
     of five if its lead stays what it is, at the level that the pairs that are not told apart share; NaN for pairs that
     are told apart or have no test."""
-    undecided = np.isfinite(leads.lead) & ~order.ahead & ~order.ahead.T
+    ahead = order_of(leads).ahead
+    undecided = np.isfinite(leads.lead) & ~ahead & ~ahead.T
     critical = stats.norm.isf(LEVEL / max(undecided.sum(), 1)) + stats.norm.ppf(POWER)  # both sides of all such pairs
     with np.errstate(invalid="ignore", divide="ignore"):
         further = np.ceil(n * ((critical * leads.error / np.abs(leads.lead)) ** 2 - 1))

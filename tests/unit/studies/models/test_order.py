@@ -5,20 +5,25 @@ import pytest
 from scipy import stats
 
 from lm_validity.studies.items.statistics import holm_over_pairs, p_by_errors
-from lm_validity.studies.models.order import LEAST_BENCHMARKS, leads_over_benchmarks, more_to_decide, order_of
+from lm_validity.studies.models.order import LEAST_BENCHMARKS, Leads, leads_over_benchmarks, more_to_decide, order_of
 
 
 def ranks(scores, clusters=None):
     """The order of models by standardised scores."""
     leads = leads_over_benchmarks(scores, clusters, standardised=True)
-    return order_of(leads.lead, leads.p())
+    return order_of(leads)
+
+
+def by_errors(scores, errors):
+    """The order of models whose scores have these standard errors."""
+    return order_of(Leads(scores[:, None] - scores, errors, errors, p_by_errors(scores, errors)[0]))
 
 
 def test_ranks_hold_those_of_csranks_and_at_most_one_more_at_each_end():
     """The example of its manual, version 0.1.0: `csranks(seq(1, 3, length = 10), rep(.2, 10))`. Its bootstrap knows
     that errors are normal and independent; Holm's adjustment does not."""
     scores = np.linspace(1, 3, 10)
-    order = order_of(scores[:, None] - scores, p_by_errors(scores, np.full(10, 0.2))[0])
+    order = by_errors(scores, np.full(10, 0.2))
     low, high = np.array([7, 6, 5, 4, 3, 2, 1, 1, 1, 1]), np.array([10, 10, 10, 10, 9, 8, 7, 6, 5, 4])
     assert set(low - order.low) <= {0, 1} and set(order.high - high) <= {0, 1}
 
@@ -35,9 +40,9 @@ def test_leads_are_paired_t_tests_adjusted_by_holm(missing):
         test = stats.ttest_rel(scores[i, both], scores[j, both])
         assert both.sum() >= LEAST_BENCHMARKS
         assert leads.lead[i, j] == pytest.approx((scores[i, both] - scores[j, both]).mean())
-        assert leads.p()[i, j] == leads.p()[j, i] == pytest.approx(test.pvalue)
-    order = order_of(leads.lead, leads.p())
-    found = [holm_over_pairs(leads.p())[pair] < 0.05 for pair in pairs]
+        assert leads.p[i, j] == leads.p[j, i] == pytest.approx(test.pvalue)
+    order = order_of(leads)
+    found = [holm_over_pairs(leads.p)[pair] < 0.05 for pair in pairs]
     ahead = {(i, j) if leads.lead[i, j] > 0 else (j, i) for (i, j), yes in zip(pairs, found, strict=True) if yes}
     assert {*zip(*np.nonzero(order.ahead), strict=True)} == ahead and ahead
     for model in range(7):
@@ -48,8 +53,7 @@ def test_leads_are_paired_t_tests_adjusted_by_holm(missing):
 def test_no_model_of_a_tier_is_found_better_than_another_and_the_first_tier_may_be_best():
     rng = np.random.default_rng(5)
     for _ in range(20):
-        scores, errors = rng.normal(size=15), rng.uniform(0.05, 0.5, 15)
-        order = order_of(scores[:, None] - scores, p_by_errors(scores, errors)[0])
+        order = by_errors(rng.normal(size=15), rng.uniform(0.05, 0.5, 15))
         assert not (order.ahead & np.equal.outer(order.tier, order.tier)).any()
         assert np.array_equal(order.tier == 1, order.low == 1)
         for model in np.flatnonzero(order.tier > 1):  # some model of the tier before is found better
@@ -76,7 +80,7 @@ def test_so_many_more_benchmarks_would_decide():
     scores = np.array([0.0, 0.4])[:, None] + rng.normal(size=(2, 10))
     leads = leads_over_benchmarks(scores, standardised=False)
     n = np.full((2, 2), 10.0)
-    more = more_to_decide(leads, order_of(leads.lead, leads.p()), n)[0, 1]
+    more = more_to_decide(leads, n)[0, 1]
     spread, gap = leads.error[0, 1] * np.sqrt(10), abs(leads.lead[0, 1])
     power = stats.norm.sf(stats.norm.isf(0.025) - gap / spread * np.sqrt(10 + more))
     assert power == pytest.approx(0.8, abs=0.02)

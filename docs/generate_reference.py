@@ -23,7 +23,7 @@ from lm_validity.cli import FURTHER, GROUPS, register_commands
 from lm_validity.config.load import section_of
 from lm_validity.config.sections import Cards, Configuration
 from lm_validity.files import Document, write_text
-from lm_validity.pages.page import glossary_text
+from lm_validity.pages.page import asset
 from lm_validity.results.put import UNIQUE, Row
 from lm_validity.site.cards.values import CLAUSES, QUANTITIES
 from lm_validity.tables.formats.import_files import FORMATS
@@ -260,7 +260,7 @@ def _cell(text: str) -> str:
 
 def glossary_page() -> str:
     """The words that the pages of the reports explain too."""
-    return glossary_text().replace("\n\n", f"\n\n{MADE}\n", 1)
+    return asset("glossary.md").replace("\n\n", f"\n\n{MADE}\n", 1)
 
 
 def cards_page() -> str:

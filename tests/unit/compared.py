@@ -8,4 +8,4 @@ from lm_validity.tables.counted import Sources
 def compare_models(first, second, scores, items=None, benchmarks=None, *, unlike="refused"):
     """The `Comparison`; the arguments are those of `model_scores` and `compare_counted`."""
     counted = model_scores(Sources(scores, None, benchmarks), [first, second], unlike)
-    return compare_counted(first, second, counted, items, unlike=unlike)
+    return compare_counted((first, second), counted, items, unlike)

@@ -27,15 +27,6 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The words that need an explanation, for the documentation.
-
-
-def glossary_text() -> str:
-    """The glossary as Markdown: a title, a sentence, then a heading and a paragraph per entry."""
-    return (resources.files("lm_validity.pages") / "assets" / "glossary.md").read_text(encoding="utf-8")
-
-
-# ----------------------------------------------------------------------------------------------------------------------
 # A page as JSON: what `page.json` holds and the HTML is made of.
 
 FORMAT = 6  # of page.json; another one is of another version, whose pages this one cannot make
@@ -421,13 +412,11 @@ class Link(NamedTuple):
     href: str
 
 
+Links = Sequence[Link]
+
+
 def write_html(
-    document: PageDocument,
-    output: Path,
-    *,
-    navigation: Sequence[Link] = (),
-    missing: Sequence[str] = (),
-    source: str = "",
+    document: PageDocument, output: Path, navigation: Links = (), missing: Sequence[str] = (), source: str = ""
 ) -> None:
     """Write `index.html` of a page document under `output`, and the rows of its tables under `assets/`.
 
@@ -437,12 +426,10 @@ def write_html(
     if held:
         text = f"(window.lmValidity ??= {{}}).data = {json.dumps(held, separators=(',', ':'))};\n"
         write_text(output / "assets" / f"{document['name']}.js", text)
-    write_text(output / "index.html", render(document, navigation=navigation, missing=missing, source=source))
+    write_text(output / "index.html", render(document, navigation, missing, source))
 
 
-def render(
-    document: PageDocument, *, navigation: Sequence[Link] = (), missing: Sequence[str] = (), source: str = ""
-) -> str:
+def render(document: PageDocument, navigation: Links = (), missing: Sequence[str] = (), source: str = "") -> str:
     """The HTML of a page document."""
     findings = document["findings"]
     quiet_findings = [finding for finding in findings if not finding["alarm"]]
@@ -480,18 +467,14 @@ def legend_of(pictures: Sequence[str]) -> list[str]:
 _CLASSES = re.compile(r'class="([^"]*)"')
 
 
-def packed(value: object) -> str:
-    """JSON, compressed (deflate) and in base64: text for a <script> element, whatever strings are in the value."""
-    return deflated(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
-
-
 def deflated(text: str) -> str:
     """Text, compressed (deflate) and in base64."""
     return base64.b64encode(zlib.compress(text.encode())).decode("ascii")
 
 
 def _packed_rows(table: TableDocument) -> str:
-    """The rows of a table document: by column the values, and what a cell shows where that is not the value itself."""
+    """The rows of a table document: by column the values, and what a cell shows where that is not the value itself;
+    text for a <script> element, whatever strings are in it."""
     columns = list(zip(*table["rows"], strict=True)) or [() for _ in table["columns"]]
     rows_shown = [
         [_shown(value, column["format"], column["scale"]) for value in values]
@@ -499,7 +482,8 @@ def _packed_rows(table: TableDocument) -> str:
         else None
         for column, values in zip(table["columns"], columns, strict=True)
     ]
-    return packed({"values": columns, "shown": rows_shown, "reasons": table["reasons"]})
+    held = {"values": columns, "shown": rows_shown, "reasons": table["reasons"]}
+    return deflated(json.dumps(held, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
 
 
 def _shown(value: Value, number_format: str | None, scale: float) -> str:

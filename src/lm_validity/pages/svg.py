@@ -138,18 +138,13 @@ def curve(xs: Sequence[float], ys: Sequence[float], kind: str, name: str = "") -
     return element("polyline", points=places, class_=kind, data_n=name)
 
 
-def whisker(axis: Axis, ends: Sequence[float] | None, y: float, kind: str) -> Markup:
-    """A horizontal interval; nothing where there is none."""
-    if ends is None or not np.isfinite(ends).all():
-        return Markup("")
-    return line(axis(ends[0]), y, axis(ends[1]), y, f"{kind} w")
-
-
 def estimate(axis: Axis, value: float | None, ends: Sequence[float] | None, y: float, kind: str) -> Markup:
-    """A dot on its interval; nothing where the value is not known."""
+    """A dot on its interval, where it has one; nothing where the value is not known."""
     if value is None or not np.isfinite(value):
         return Markup("")
-    return whisker(axis, ends, y, kind) + dot(axis(value), y, kind)
+    low, high = ends or (np.nan, np.nan)
+    interval = line(axis(low), y, axis(high), y, f"{kind} w") if np.isfinite(low + high) else Markup("")
+    return interval + dot(axis(value), y, kind)
 
 
 def ticks(
@@ -184,7 +179,7 @@ def written_points(values: Sequence[float]) -> list[str]:
 
 
 def key(*entries: tuple[str, str]) -> Markup:
-    """A line that explains marks: each a kind (of `dot` and `whisker`; `zone` and `bar`: bands) and its words."""
+    """A line that explains marks: each a kind (of `estimate`; `zone` and `bar`: bands) and its words."""
     drawn = {kind: line(0, 6, 22, 6, f"{kind} w") + dot(11, 6, kind) for kind, _ in entries}
     drawn |= {"zone": box(0, 1, 22, 10, "zone"), "bar": line(0, 6, 22, 6, "ax thick")}
     entry = Markup('<span><svg viewBox="0 0 22 12" style="width:22px;height:12px" aria-hidden="true">{}</svg>{}</span>')

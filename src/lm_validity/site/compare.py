@@ -116,7 +116,7 @@ def compare(first: str, second: str, source: Path | None, request: Comparing, it
         one_state = bool((counted.rows.groupby("model")["checkpoint"].nunique(dropna=False) == 1).all())
         at_ends = request.for_report or (one_state and request.training_point is None)
         counted_there, point_lines = counted.at_common_point(request.training_point, or_last=at_ends)
-        comparison = items_compare.compare_counted(*names, counted_there, answers, unlike=request.unlike)
+        comparison = items_compare.compare_counted(names, counted_there, answers, request.unlike)
         lines = (
             *(note for note in counted.notes if note.startswith(ASSUMED)),  # first: the verdict stands on it
             *models.lines,
@@ -370,7 +370,7 @@ def _self_check(models: Sequence[str], sources: Sources, margins: Margins, unlik
                 counted = count_scores(Sources(folder / "scores.parquet", None, sources.benchmarks), unlike=unlike)
                 items = None if answers is None else folder / "items.parquet"
                 at_end = counted.at_common_point(None, or_last=True)[0]
-                comparison = items_compare.compare_counted("first run", "second run", at_end, items, unlike="kept")
+                comparison = items_compare.compare_counted(("first run", "second run"), at_end, items, "kept")
                 worse += items_compare.gate(items_compare.judged(comparison, margins)) == "worse"
         pairs = len(runs) * (len(runs) - 1)
         lines.append(f"The gate calls {model} worse than itself in {worse} of {pairs} pairs of runs.")
@@ -433,9 +433,8 @@ def report_comparison(sources: Sources, output: Path, *, first: str, second: str
 def write_page(compared: Compared, output: Path) -> None:
     """The page of the comparison with its rows, and all items that changed."""
     comparison, flips = compared.comparison, compared.flips
-    page = items_compare.comparison_page(
-        comparison, compared.judgements, compared.rows, compared.notes, flips, compared.point
-    )
+    parts = compared.judgements, compared.rows, compared.notes, flips, compared.point or ""
+    page = items_compare.comparison_page(comparison, *parts)
     write_rows(page, compared.rows, output)
     if len(flips) > items_compare.MOST_FLIPS:
         flips.to_csv(output / "tables" / "flipped_items.csv", index=False)

@@ -83,13 +83,7 @@ class Comparison:
 
 
 def compare_counted(
-    first: str,
-    second: str,
-    counted: Counted,
-    items: Path | None = None,
-    *,
-    unlike: Unlike = "refused",
-    shared: Sequence[Shared] | None = None,
+    models: Sequence[str], counted: Counted, items: Path | None, unlike: Unlike, shared: Sequence[Shared] | None = None
 ) -> Comparison:
     """Compare two models by their scores that count, of each one state of its training.
 
@@ -97,15 +91,15 @@ def compare_counted(
     compared by their errors. shared: the benchmarks that share items, where that is known already. Raises InputError
     where unlike documents are refused, for one model twice, and where the two share no benchmark.
     """
+    first, second = models
     if first == second:
         raise InputError(f"the model {first!r} is named twice.", "name two different models.")
     counted = replace(counted, rows=counted.rows[counted.rows["value"].notna()])
     raw = None if items is None else answers.model_answers(items, counted.rows, ["doc_hash", "gold"])
     by_model, cells, rows = Answers(raw, first, second), answers.cell_scores(counted), list[Difference]()
     one_sided, apart, partly = list[str](), list[str](), list[str]()
-    for protocol, benchmark in sorted(
-        {key[:0:-1] for key in cells.index}, key=lambda key: (PROTOCOLS.index(key[0]), key[1])
-    ):
+    places = {key[:0:-1] for key in cells.index}  # protocol and benchmark
+    for protocol, benchmark in sorted(places, key=lambda place: (PROTOCOLS.index(place[0]), place[1])):
         keys = [(model, benchmark, protocol) for model in (first, second)]
         if not all(key in cells.index for key in keys):
             one_sided.append(f"{benchmark} ({protocol})")
@@ -191,9 +185,7 @@ def _shared(rows: Sequence[Difference], raw: pd.DataFrame | None) -> list[Shared
     return []
 
 
-def units_of(
-    rows: Sequence[Difference], shared: Sequence[Shared], by_model: Answers, better: pd.Series
-) -> Iterator[Unit]:
+def units_of(rows: list[Difference], shared: Sequence[Shared], by_model: Answers, better: pd.Series) -> Iterator[Unit]:
     """The tested benchmarks of each protocol, those that share items as one, at the place of their first."""
     for protocol in dict.fromkeys(row.protocol for row in rows):
         tested = {row.benchmark: row for row in rows if row.protocol == protocol and row.tested is not None}
@@ -210,9 +202,7 @@ def units_of(
                 pair, sign = whole.items("", protocol), float(better.xs((name, protocol), level=(1, 2)).iloc[0])
                 scores = np.array([np.nan if frame is None else frame["correct"].mean() for frame in pair])
                 joined = _on_items(row, sign, scores, pair, whole.raw("", protocol))
-                yield (
-                    Unit(tuple(groups[name][1]), row) if joined.tested is None else Unit(tuple(groups[name][1]), joined)
-                )
+                yield Unit(tuple(groups[name][1]), row if joined.tested is None else joined)
 
 
 def compared_cells(first: pd.Series, second: pd.Series, items: Frames, raw: Frames) -> Difference:
@@ -313,24 +303,14 @@ def judged(comparison: Comparison, margins: Margins) -> list[Judged]:
     so a gate over two protocols is wrong no more often than one over one. The margin of all together is the mean of
     those of its benchmarks, if each has one.
     """
-    claims = [
-        statistics.Claim(
-            row.tested, margins.of(row.benchmark).loss, row.paired.items if row.paired else None, row.sampling
-        )
-        for row in comparison.differences
-    ]
-    single = [
-        Judged(
-            row.benchmark,
-            row.protocol,
-            verdict,
-            row.in_points,
-            margins.of(row.benchmark).must,
-            items=row.paired.items if row.paired else 0,
-            subjects=(row.paired and row.paired.clusters) or 0,
-        )
-        for row, verdict in zip(comparison.differences, statistics.verdicts(claims), strict=True)
-    ]
+    claims, single = list[statistics.Claim](), list[Judged]()
+    for row in comparison.differences:
+        items = row.paired.items if row.paired else None
+        claims.append(statistics.Claim(row.tested, margins.of(row.benchmark).loss, items, row.sampling))
+    for row, claim, verdict in zip(comparison.differences, claims, statistics.verdicts(claims), strict=True):
+        must, subjects = margins.of(row.benchmark).must, (row.paired and row.paired.clusters) or 0
+        place = row.benchmark, row.protocol
+        single.append(Judged(*place, verdict, row.in_points, must, items=claim.items or 0, subjects=subjects))
     together = list[Judged]()
     for protocol in comparison.protocols:
         units = [unit for unit in comparison.units if unit.row.protocol == protocol]
@@ -425,7 +405,7 @@ def training_rows(rows: Rows, comparison: Comparison, counted: Counted, items: P
     for point in np.array(points.common)[places].tolist():
         there = counted.at_point(points.unit, point)
         try:
-            found = judged(compare_counted(*models, there, items, unlike="kept", shared=shared), Margins())
+            found = judged(compare_counted(models, there, items, "kept", shared), Margins())
         except InputError:  # no benchmark in common at this point
             continue
         for benchmark, protocol, verdict, *_ in found:
@@ -498,16 +478,11 @@ def tally(comparison: Comparison, found: Sequence[Judged], protocol: str) -> str
 
 
 def comparison_page(
-    comparison: Comparison,
-    found: Sequence[Judged],
-    rows: Rows,
-    notes: Sequence[str],
-    flips: pd.DataFrame,
-    point: str | None = None,
+    comparison: Comparison, found: Sequence[Judged], rows: Rows, notes: Sequence[str], flips: pd.DataFrame, point: str
 ) -> Page:
     """The page: who is better on what, with a picture and a table of every benchmark, along training, and the items
     that one of the two alone gets right. `notes`: before those of the comparison. `point`: a sentence on the point of
-    training at which they are compared, to stand beside the picture."""
+    training at which they are compared, to stand beside the picture; may be empty."""
     names, protocols = short_names(comparison.first, comparison.second), comparison.protocols
     said = {protocol: tally(comparison, found, protocol) for protocol in protocols}
     lede = "; ".join(f"{NAMES[each]}, {sentence}" if len(said) > 1 else sentence for each, sentence in said.items())
@@ -521,7 +496,7 @@ def comparison_page(
         span = " to ".join(dict.fromkeys(points(size, 1) for size in (min(sizes), max(sizes))))
         label += f". Each test by itself finds gaps of {span} with 80% power"
     picture = _changes(rows, comparison, protocols, label)
-    if picture.svg and point is not None:
+    if picture.svg and point:
         picture = Picture(picture.svg, f"{point} {picture.note}")
     question = f"Is {names[1]} better than {names[0]}?"
     return Page(
@@ -551,7 +526,7 @@ def _changes(rows: Rows, comparison: Comparison, protocols: Sequence[str], label
     return Dots(series, label, dashed=(0.0,), sorted=True, most=most, unit=POINTS).draw(Rows("compare", drawn))
 
 
-def _answer(question: str, comparison: Comparison, together: Judged, rows: Rows, point: str | None) -> Answer:
+def _answer(question: str, comparison: Comparison, together: Judged, rows: Rows, point: str) -> Answer:
     """Whether the second model is better, on all benchmarks together, for the first page of a site."""
     verdict, basis = together.verdict, f"{point} " if point else ""
     begin = {"better": "Yes", "worse": "No, it is worse", "not worse": "It is not worse"}

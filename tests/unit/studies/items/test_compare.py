@@ -224,7 +224,7 @@ def test_the_page_has_the_rows(write, answers):
     comparison = compared(write(answers | {(m, "far", TRAINED): answers[m, "far", DIRECT] for m in "ab"}))
     found = judged(comparison, Margins({}, Margin(0.02)))
     rows = comparison_rows(comparison, found)
-    page = comparison_page(comparison, found, rows, ["first"], pd.DataFrame())
+    page = comparison_page(comparison, found, rows, ["first"], pd.DataFrame(), "")
     frame = page.sections[0].tables[0].frame
     assert frame["verdict"].tolist() == [each.verdict.decision for each in found if each.benchmark is not None]
     assert frame["change"].tolist() == [row.change for row in comparison.differences]

@@ -5,17 +5,8 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import (
-    BENCHMARKS,
-    DIRECT,
-    MODELS,
-    NAMES,
-    SMALL,
-    TRAINED,
-    matrix_of,
-    run,
-    score_rows,
-)
+from tests.unit.studies.agreement import conftest
+from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, NAMES, SMALL, TRAINED, run, score_rows
 
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
@@ -24,22 +15,15 @@ from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors import report_factors
 from lm_validity.studies.agreement.report import agreement, report_agreement
 from lm_validity.studies.signal.report import report_signal
-from lm_validity.tables.counted import Sources
+from lm_validity.tables.counted import Sources, count_scores
 from lm_validity.tables.schema import NO_STUDY
 
 
 def test_only_selected_test_rows_of_the_metric_count(tmp_path):
     rows = score_rows()
-    noise = pd.concat(
-        [
-            rows.assign(value=0.5, selected=False),
-            rows.assign(value=0.5, split="validation"),
-            rows.assign(value=0.5, metric="f1,none"),
-            rows.assign(value=0.5, checkpoint="step100"),
-            rows.assign(value=0.5, benchmark="unlisted"),
-        ]
-    )
-    found, notes = run(tmp_path, pd.concat([noise, rows.assign(split=None, selected=None)]))
+    changes = ({"selected": False}, {"split": "validation"}, {"metric": "f1,none"}, {"checkpoint": "step100"})
+    noise = [rows.assign(value=0.5, **change) for change in (*changes, {"benchmark": "unlisted"})]
+    found, notes = run(tmp_path, pd.concat([*noise, rows.assign(split=None, selected=None)]))
     assert found.value("tau_mean", protocol=DIRECT) == pytest.approx(-1 / 3) and "unlisted" in notes
 
 
@@ -74,10 +58,8 @@ def test_a_model_under_two_names_counts_once(tmp_path, report):
 
 def test_equal_scores_that_may_be_chance_are_said_and_both_count(tmp_path):
     """Four models, of which two agree on three coarse benchmarks under one protocol only."""
-    rows = score_rows()
-    rows = rows[rows["protocol"] == DIRECT]
-    rows = pd.concat([rows, rows[rows["model"] == "m0"].assign(model="n0")])
-    found, notes = run(tmp_path, rows)
+    rows = score_rows({DIRECT: SMALL[DIRECT]})
+    found, notes = run(tmp_path, pd.concat([rows, rows[rows["model"] == "m0"].assign(model="n0")]))
     assert found.value("models") == 5 and "m0 and n0 have exactly the same scores" in notes
 
 
@@ -129,8 +111,8 @@ def test_bad_tables_are_one_clear_error(tmp_path, change, message):
 )
 def test_a_scores_table_without_a_required_column_is_refused(tmp_path, report, lacking, found, words):
     score_rows().rename(columns={lacking: found}).to_parquet(tmp_path / "scores.parquet")
-    (tmp_path / "models.csv").write_text(MODELS, encoding="utf-8")
-    (tmp_path / "benchmarks.csv").write_text(BENCHMARKS, encoding="utf-8")
+    for name, text in (("models.csv", MODELS), ("benchmarks.csv", BENCHMARKS)):
+        (tmp_path / name).write_text(text)
     sources = Sources(*(tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")))
     with pytest.raises(InputError) as error:
         report(sources, tmp_path / "report", Reports(resamples=0))
@@ -154,13 +136,8 @@ def test_an_unfinished_runs_report_says_so_on_its_own_page(tmp_path):
     assert "evaluate_model m9 &lt;b&gt;" in page.read_text()
 
 
-def notes_of(tmp_path, rows, benchmarks=BENCHMARKS) -> list[str]:
-    return matrix_of(tmp_path, rows, benchmarks=benchmarks).notes
-
-
-def checks_of(tmp_path, rows, benchmarks=BENCHMARKS) -> list[tuple]:
-    matrix = matrix_of(tmp_path, rows, benchmarks=benchmarks)
-    return [(one.benchmark, one.code, one.scores, one.ratio and round(one.ratio, 9)) for one in matrix.error_checks]
+def matrix_of(tmp_path, rows, benchmarks=BENCHMARKS):
+    return conftest.matrix_of(tmp_path, rows, benchmarks=benchmarks)
 
 
 def binomial(rows: pd.DataFrame, items: int) -> pd.DataFrame:
@@ -172,21 +149,20 @@ def on_a(rows: pd.DataFrame) -> pd.Series:
     return rows["benchmark"] == "a"
 
 
-def test_percentages_with_standard_errors_of_fractions_are_named_twice(tmp_path):
+@pytest.mark.parametrize(
+    ("scale", "factor", "ratio"),
+    [(100, 1, 0.01), (1, 100, 100), (1, 3.5, 3.5), (1, 2.5, None), (1, 0.4, None), (1, 0.3, 0.3)],
+)
+def test_standard_errors_are_held_against_the_number_of_items(tmp_path, scale, factor, ratio):
+    """Of the scores or of the sheet; percentages with the errors of fractions have a hundredth of theirs."""
     rows = binomial(score_rows(), 500)
-    rows.loc[on_a(rows), "value"] *= 100
-    assert notes_of(tmp_path, rows)[0].startswith("Scores above 1")
-    assert checks_of(tmp_path, rows) == [("a", "other_size", 8, 0.01)]
-
-
-@pytest.mark.parametrize(("factor", "named"), [(100, True), (3.5, True), (2.5, False), (0.4, False), (0.3, True)])
-def test_standard_errors_are_held_against_the_number_of_items(tmp_path, factor, named):
-    rows = binomial(score_rows(), 500)
+    rows.loc[on_a(rows), "value"] *= scale
     rows.loc[on_a(rows), "stderr"] *= factor
-    expected = [("a", "other_size", 8, factor)] * named
-    assert checks_of(tmp_path, rows) == expected
     sheet = "".join(line + (",n_items" if i == 0 else ",500") + "\n" for i, line in enumerate(BENCHMARKS.split()))
-    assert checks_of(tmp_path, rows.drop(columns="n_items"), sheet) == expected
+    for table, benchmarks in ((rows, BENCHMARKS), (rows.drop(columns="n_items"), sheet)):
+        checks = count_scores(Sources(*conftest.written(tmp_path, table, benchmarks=benchmarks))).checks
+        found = [(check.benchmark, check.code, check.scores, pytest.approx(check.ratio)) for check in checks]
+        assert found == ([] if ratio is None else [("a", "other_size", 8, ratio)])
 
 
 @pytest.mark.parametrize("error", [0.0, 1.3])
@@ -196,9 +172,6 @@ def test_nothing_rests_on_impossible_standard_errors(tmp_path, error):
     concerned = on_a(rows) & rows["model"].isin(["m0", "m3"])
     rows.loc[concerned, "stderr"] = error
     data = Data.of(matrix_of(tmp_path, rows))
-    (check,) = data.matrix.error_checks
-    assert (check.benchmark, check.scores, check.of) == ("a", 4, 8)
-    assert check.code == ("zero" if error == 0 else "other_size")
     found = agreement(data)[1]
     place = {"protocol": DIRECT, "subject": "a"}
     assert np.isnan(found.value("reliability", **place))
@@ -210,9 +183,8 @@ def test_nothing_rests_on_impossible_standard_errors(tmp_path, error):
 def test_percentages_for_some_models_only_are_an_error(tmp_path, report):
     rows = score_rows()
     rows.loc[on_a(rows) & (rows["model"] == "m3"), "value"] *= 100
-    with pytest.raises(
-        InputError, match=r"a has percentages and fractions under acc: 40 for m3 \(direct\), 0.1 for m0"
-    ):
+    problem = r"a has percentages and fractions under acc: 40 for m3 \(direct\), 0.1 for m0"
+    with pytest.raises(InputError, match=problem):
         run(tmp_path, rows, report=report)
     assert not (tmp_path / "report").exists()
 
@@ -231,11 +203,10 @@ def test_directions_that_contradict_the_sheet_are_named_both(tmp_path):
 def test_scores_under_another_metric_only_are_named(tmp_path):
     rows = score_rows()
     others = rows.assign(metric="f1,none", value=0.5)
-    assert notes_of(tmp_path, pd.concat([rows, others])) == ()  # each cell is there under its own metric too
+    assert matrix_of(tmp_path, pd.concat([rows, others])).notes == ()  # each cell is there under its own metric too
     mixed = (rows["model"] == "m2") & on_a(rows) & (rows["protocol"] == DIRECT)
-    (note,) = notes_of(tmp_path, pd.concat([rows[~mixed], others[mixed]]))
-    assert note.startswith("a: the scores of m2 (direct) are not under its metric acc,none but under f1,none only")
-    found, _ = run(tmp_path, pd.concat([rows[~mixed], others[mixed]]))
+    found, notes = run(tmp_path, pd.concat([rows[~mixed], others[mixed]]))
+    assert "a: the scores of m2 (direct) are not under its metric acc,none but under f1,none only" in notes
     assert found.value("cells_in_both") == sum(len(SMALL[DIRECT][name]) for name in "abc") - 1
 
 
@@ -252,12 +223,10 @@ def test_the_direction_of_what_is_named_like_a_loss_is_asked_for(tmp_path, metri
     rows["metric"] = metric
     sheet = f"benchmark,metric\n{name},{metric or ''}\nb,{metric or ''}\n"
     if not asked:
-        assert f"{name}" in " ".join(notes_of(tmp_path, rows, sheet))  # higher counts as better
+        assert f"{name}" in " ".join(matrix_of(tmp_path, rows, sheet).notes)  # higher counts as better
         return
     with pytest.raises(InputError, match=f"higher is better on {re.escape(name)}") as error:
-        notes_of(tmp_path, rows, sheet)
+        matrix_of(tmp_path, rows, sheet)
     assert "higher_is_better" in error.value.hint
-    given = sheet.replace("metric\n", "metric,higher_is_better\n", 1).replace(
-        f"{metric or ''}\n", f"{metric or ''},0\n"
-    )
-    assert notes_of(tmp_path, rows, given) == ()
+    given = f"benchmark,metric,higher_is_better\n{name},{metric or ''},0\nb,{metric or ''},0\n"
+    assert matrix_of(tmp_path, rows, given).notes == ()

@@ -63,7 +63,7 @@ def test_no_model_of_a_tier_is_found_better_than_another_and_the_first_tier_may_
 def test_units_of_a_benchmark_do_not_matter_where_scores_are_standardised():
     scores = np.random.default_rng(1).normal(size=(6, 8))
     other = scores * np.array([1, 100, 1, 3, 1, 1, 0.01, 1]) + 5
-    np.testing.assert_allclose(*(leads_over_benchmarks(x, standardised=True).p() for x in (scores, other)))
+    np.testing.assert_allclose(*(leads_over_benchmarks(x, standardised=True).p for x in (scores, other)))
 
 
 def test_fewer_benchmarks_say_nothing_and_categories_say_less():

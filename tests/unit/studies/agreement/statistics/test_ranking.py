@@ -13,7 +13,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
     pair_signs,
     paired_signs,
     perplexity_agreement,
-    resampled_kendall_tau,
     screen_benchmarks,
     significant_signs,
     standardize,
@@ -33,20 +32,6 @@ def test_equals_scipy_with_ties_and_missing_values(seed):
         assert tau[i, j] == pytest.approx(expected, abs=1e-12)
 
 
-def test_weights_are_repetitions_without_pairs_of_copies():
-    rng = np.random.default_rng(3)
-    scores = rng.normal(size=(7, 3))
-    weights = np.array([2, 0, 1, 3, 1, 0, 1])
-    repeated = np.repeat(np.arange(7), weights)
-    first, second = np.triu_indices(len(repeated), 1)
-    distinct = repeated[first] != repeated[second]
-    sign = np.sign(scores[repeated[first[distinct]]] - scores[repeated[second[distinct]]])
-    expected = sign[:, 0] @ sign[:, 1] / len(sign)
-    (tau,) = resampled_kendall_tau(pair_signs(scores), weights[None])
-    assert tau[0, 1] == pytest.approx(expected)
-    assert np.diag(tau) == pytest.approx(1.0)  # copies create no ties
-
-
 def test_leaving_out_clusters_at_once_is_leaving_out_each():
     rng = np.random.default_rng(4)
     scores = rng.integers(0, 6, size=(20, 4)).astype(float)
@@ -57,21 +42,6 @@ def test_leaving_out_clusters_at_once_is_leaving_out_each():
         for number, tau in enumerate(taus[:, 1:].T):
             rest = kendall_tau_matrix(pair_signs(scores[clusters != number]))
             np.testing.assert_allclose(tau, rest[np.triu_indices(4, 1)], atol=1e-12)
-
-
-@pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_sums_of_resamples_are_the_same_in_each_way(missing, monkeypatch):
-    rng = np.random.default_rng(4)
-    scores = rng.integers(0, 30, (20, 7)).astype(float)
-    scores[rng.random(scores.shape) < missing] = np.nan
-    signs, draws = pair_signs(scores), rng.multinomial(20, np.full(20, 0.05), size=5)
-    ways = []
-    for some in (100, 0):
-        monkeypatch.setattr(ranking, "SOME_COLUMNS", some)
-        ways.append(ranking.resampled_kendall_tau(signs, draws))
-    copies = [kendall_tau_matrix(pair_signs(np.repeat(scores, draw, axis=0))) for draw in draws]
-    assert all(np.array_equal(way, ways[0], equal_nan=True) for way in ways)
-    np.testing.assert_allclose(ways[0], copies, atol=1e-12)
 
 
 TAU = np.array([[1, 0.2, 0.4, 0.6], [0.2, 1, 0.0, -0.2], [0.4, 0.0, 1, np.nan], [0.6, -0.2, np.nan, 1]])
@@ -97,16 +67,10 @@ def test_significant_signs_by_hand():
     pairs = dict(zip(zip(signs.first, signs.second, strict=True), signs.sign[:, 0], strict=True))
     assert pairs == {(0, 1): -1, (0, 2): -1, (0, 3): 1, (1, 2): 0, (1, 3): 1, (2, 3): 1}
     # both errors zero: never significant; a missing score: not known
-    assert signs.sign[0, 1] == 0 and signs.known[0, 1] == 1
-    assert signs.known[2, 1] == 0
-
-
-def test_significance_tau_counts_pairs_not_ranks():
-    # in A only 0-2 and 0-3 differ significantly, in B only 0-3: tau = 1 / sqrt(2 · 1)
+    assert (signs.sign[0, 1], signs.known[0, 1], signs.known[2, 1]) == (0, 1, 0)
+    # tau counts pairs, not ranks: in A only 0-2 and 0-3 differ significantly, in B only 0-3: tau = 1 / sqrt(2 · 1)
     scores = np.array([[0.4, 0.4], [0.3, 0.3], [0.1, 0.25], [0.0, 0.0]])
-    stderr = np.array([[0.05, 0.1], [0.2, 0.2], [0.05, 0.2], [0.05, 0.1]])
-    signs = significant_signs(scores, stderr)
-    assert np.abs(signs.sign).sum(axis=0).tolist() == [2, 1]
+    signs = significant_signs(scores, np.array([[0.05, 0.1], [0.2, 0.2], [0.05, 0.2], [0.05, 0.1]]))
     assert kendall_tau_matrix(signs)[0, 1] == pytest.approx(1 / np.sqrt(2))
 
 
@@ -131,18 +95,14 @@ def test_mcnemar_by_counts():
 
 
 def test_paired_test_uses_common_items_and_beats_the_unpaired_one():
-    rng = np.random.default_rng(0)
-    difficulty = rng.random(400)
-    first = (difficulty < 0.60).astype(float)
-    second = (difficulty < 0.57).astype(float)  # right wherever the easier items are: differs on few items only
+    difficulty = np.random.default_rng(0).random(400)
+    # the second is right wherever the easier items are: it differs on few items only
+    first, second = ((difficulty < share).astype(float) for share in (0.60, 0.57))
     unpaired = significant_signs(np.array([[first.mean()], [second.mean()]]), np.full((2, 1), 0.0245))
-    assert unpaired.sign[0, 0] == 0
-    assert paired_signs(np.array([first, second])).sign[0, 0] == 1
-    second[:200] = np.nan
-    half = paired_signs(np.array([first, second]))
-    assert half.known[0, 0] == 1
-    second[:] = np.nan
-    assert paired_signs(np.array([first, second])).known[0, 0] == 0
+    assert (unpaired.sign[0, 0], paired_signs(np.array([first, second])).sign[0, 0]) == (0, 1)
+    for unknown, is_known in ((200, 1), (400, 0)):
+        second[:unknown] = np.nan
+        assert paired_signs(np.array([first, second])).known[0, 0] == is_known
 
 
 def test_items_of_one_subject_count_together():
@@ -156,8 +116,8 @@ def test_items_of_one_subject_count_together():
     correct[0, ::40] = np.nan
     sums = np.array([np.nansum((correct[0] - correct[1])[subjects == f"s{i}"]) for i in range(12)])
     statistic = abs(sums.sum()) / np.sqrt((sums**2).sum())
-    assert abs(paired_signs(correct, z=statistic - 1e-9, clusters=subjects).sign[0, 0]) == 1
-    assert paired_signs(correct, z=statistic + 1e-9, clusters=subjects).sign[0, 0] == 0
+    found = [paired_signs(correct, z=statistic + step, clusters=subjects).sign[0, 0] for step in (-1e-9, 1e-9)]
+    assert (abs(found[0]), found[1]) == (1, 0)
     assert abs(paired_signs(correct, z=statistic + 1e-9).sign[0, 0]) == 1  # single items claim more
 
 
@@ -178,49 +138,35 @@ def test_one_benchmark_against_the_others_by_hand():
     assert len(found) == 13
 
 
-PUBLISHED = Screening()
-
-MODELS = np.arange(10.0)
+RISING = np.arange(10.0)
 
 
-def table(*columns) -> np.ndarray:
-    return np.column_stack(columns)
-
-
-def test_each_rule_and_its_reason():
-    reversed_order = MODELS[::-1]
-    direct = table(MODELS, MODELS, MODELS**2, reversed_order, MODELS)
+def screened(columns, unimproved=0, examples=None, **changes):
+    """Of direct scores in columns, and trained ones that are 1 higher but for so many models of the first column."""
+    direct = np.column_stack(columns)
     trained = direct + 1
-    trained[:3, 1] = direct[:3, 1]  # three of ten models fall back to the direct score
-    trained[9, 2] = direct[9, 2] - 1  # one is worse: a tenth, which is allowed
-    examples = np.array([1000, 5000, np.nan, 2000, 999])
-    found = screen_benchmarks(direct, trained, examples, PUBLISHED)
-    assert found.reasons == (
-        None,
-        "no improvement in 3 of 10 models",
-        None,
-        "negative agreement with 2 of 2 other benchmarks",
-        "999 training examples, fewer than 1000",
-    )
-    # agreement is counted with benchmarks that pass the first two rules: a, c and the reversed one
-    assert list(found.eligible) == [2, 3, 2, 2, 3] and list(found.negative) == [1, 1, 1, 2, 1]
-    np.testing.assert_allclose(found.mean_tau, [0, 1 / 3, 0, -1, 1 / 3])
+    trained[:unimproved, 0] = direct[:unimproved, 0]
+    for table, lost in ((direct, changes.get("no_direct", 0)), (trained, changes.get("no_trained", 0))):
+        table[len(table) - lost :, 0] = np.nan
+    return screen_benchmarks(direct, trained, np.full(len(columns), 2e3) if examples is None else examples, Screening())
 
 
-def test_exactly_a_fifth_and_exactly_half_are_allowed():
-    direct = table(MODELS, MODELS, MODELS[::-1])
-    trained = direct + 1
-    trained[:2, 0] = direct[:2, 0]
-    found = screen_benchmarks(direct, trained, np.full(3, 1e4), PUBLISHED)
-    assert found.unimproved[0] == 2 and found.negative[0] == 1 and found.eligible[0] == 2
+def test_each_rule_of_screening_and_its_reason():
+    examples = np.array([5000, 1000, np.nan, 2000, 999])
+    found = screened([RISING, RISING, RISING**2, RISING[::-1], RISING], 3, examples)
+    negative = "negative agreement with 2 of 2 other benchmarks"
+    few = "999 training examples, fewer than 1000"
+    assert found.reasons == ("no improvement in 3 of 10 models", None, None, negative, few)
+    # agreement is counted with benchmarks that pass the first two rules: b, c and the reversed one
+    assert list(found.eligible) == [3, 2, 2, 2, 3] and list(found.negative) == [1, 1, 1, 2, 1]
+    np.testing.assert_allclose(found.mean_tau, [1 / 3, 0, 0, -1, 1 / 3])
+
+
+def test_exactly_a_fifth_and_exactly_half_are_allowed_and_models_without_both_scores_do_not_count():
+    found = screened([RISING, RISING, RISING[::-1]], 2)
+    assert (found.unimproved[0], found.negative[0], found.eligible[0]) == (2, 1, 2)
     assert found.reasons[:2] == (None, None) and found.reasons[2].startswith("negative agreement with 2 of 2")
-
-
-def test_models_without_both_scores_do_not_count():
-    direct, trained = table(MODELS, MODELS), table(MODELS, MODELS) + 1
-    trained[4:, 0] = np.nan
-    direct[0, 0] = np.nan
-    found = screen_benchmarks(direct, trained, np.full(2, 2000.0), PUBLISHED)
-    assert list(found.models) == [3, 10] and list(found.unimproved) == [0, 0]
-    alone = screen_benchmarks(direct[:, :1], trained[:, :1], np.full(1, 2000.0), PUBLISHED)
+    found = screened([RISING, RISING], no_direct=1, no_trained=6)
+    assert list(found.models) == [4, 10] and list(found.unimproved) == [0, 0]
+    alone = screened([RISING])
     assert alone.reasons == (None,) and np.isnan(alone.mean_tau[0]) and alone.eligible[0] == 0

@@ -5,12 +5,8 @@ import pytest
 from scipy import stats
 
 from lm_validity.statistics import Interval
-from lm_validity.studies.agreement.statistics.ranking import (
-    kendall_tau_matrix,
-    mean_over_pairs,
-    pair_signs,
-    resampled_kendall_tau,
-)
+from lm_validity.studies.agreement.statistics import ranking
+from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import (
     expanded_level,
     hull,
@@ -62,10 +58,12 @@ def test_two_way_interval_has_the_two_way_variance():
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize("some", [100, 0])
 @pytest.mark.parametrize(("models", "columns"), [(12, 5), (12, 20), (270, 3), (270, 18)])
-def test_resampled_tau_is_the_tau_of_each_resample(models, columns, missing):
-    """Few columns are summed by models, in parts of 256, many by resample; a column that ranks no models, one without
-    scores, and with missing cells others that lack the same ones."""
+def test_resampled_tau_is_the_tau_of_each_resample(models, columns, some, missing, monkeypatch):
+    """Up to `SOME_COLUMNS` columns are summed by products of two, in parts, more by resample; a column that ranks no
+    models, one without scores, and with missing cells others that lack the same ones."""
+    monkeypatch.setattr(ranking, "SOME_COLUMNS", some)
     rng = np.random.default_rng(4)
     scores, other = rng.integers(0, 9, size=(2, models, columns)).astype(float)
     scores[rng.random(scores.shape) < missing], other = np.nan, other[:, :2]
@@ -73,8 +71,10 @@ def test_resampled_tau_is_the_tau_of_each_resample(models, columns, missing):
         scores[: models // 3, columns // 3 :], scores[:, 1], scores[:, 2] = np.nan, 1.0, np.nan
         scores[models // 3 :, columns // 3 :] = rng.integers(0, 9, size=(models - models // 3, columns - columns // 3))
     signs, other_signs, weights = pair_signs(scores), pair_signs(other), multiplicities(models, 6, rng)
-    many, with_others = resampled_kendall_tau(signs, weights), resampled_kendall_tau(signs, weights, other_signs)
+    weights[0] = models * np.eye(models)[3]  # one model alone: no tau at all
+    many, with_others = (ranking.resampled_kendall_tau(signs, weights, of) for of in (None, other_signs))
     means = resampled_mean_tau(signs, weights)
+    np.testing.assert_allclose(means, mean_over_pairs_by_resample(many), atol=1e-11)
     for index, row in enumerate(weights.astype(int)):
         # a model and its copy are tied: no pair
         copies, other_copies = (pair_signs(np.repeat(values, row, axis=0)) for values in (scores, other))
@@ -82,6 +82,8 @@ def test_resampled_tau_is_the_tau_of_each_resample(models, columns, missing):
         np.testing.assert_allclose(many[index], tau, atol=1e-12)
         np.testing.assert_allclose(with_others[index], kendall_tau_matrix(copies, other_signs=other_copies), atol=1e-12)
         np.testing.assert_allclose(means[index], mean_over_pairs(tau), atol=1e-12)
+    same = pair_signs(np.repeat(rng.normal(size=(9, 1)), 3, axis=1))
+    assert (resampled_mean_tau(same, multiplicities(9, 20, rng)) == 1).all()
 
 
 def test_few_units_take_percentiles_further_out():
@@ -96,18 +98,3 @@ def test_hull_holds_both_intervals():
         Interval(np.array([1.0, 3.0, np.nan]), np.array([2.0, 9.0, 4.0])), Interval(np.zeros(3), np.full(3, 5.0))
     )
     assert both.low[:2].tolist() == [0, 0] and both.high[:2].tolist() == [5, 9] and np.isnan(both.low[2])
-
-
-def test_mean_taus_of_resamples_are_the_means_of_all_their_taus():
-    rng = np.random.default_rng(8)
-    scores = rng.integers(0, 6, size=(12, 5)).astype(float)
-    scores[:, 4] = 0.5  # has no tau
-    weights = rng.multinomial(12, np.full(12, 1 / 12), size=40)
-    weights[0] = np.eye(12)[3] * 12  # one model alone: no tau at all
-    for known in (scores, np.where(rng.random(scores.shape) < 0.2, np.nan, scores)):
-        signs = pair_signs(known)
-        expected = mean_over_pairs_by_resample(resampled_kendall_tau(signs, weights))
-        np.testing.assert_allclose(resampled_mean_tau(signs, weights), expected, atol=1e-11)
-        assert np.isnan(expected[0])
-    same = pair_signs(np.repeat(rng.normal(size=(9, 1)), 3, axis=1))
-    assert (resampled_mean_tau(same, rng.multinomial(9, np.full(9, 1 / 9), size=20)) == 1).all()

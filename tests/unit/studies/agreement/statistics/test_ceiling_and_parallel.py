@@ -77,17 +77,6 @@ def test_scores_of_equal_models_show_what_they_are_rounded_to():
     )
 
 
-def test_benchmarks_without_standard_errors_take_no_part():
-    scores = np.random.default_rng(0).normal(size=(10, 3))
-    stderr = np.full((10, 3), 0.1)
-    stderr[:, 1] = np.nan
-    ceiling = noise_ceiling(scores, stderr, np.random.default_rng(0), draws=5)
-    assert ceiling.included.tolist() == [True, False, True]
-    assert np.isnan(ceiling.by_benchmark[1]) and np.isfinite(ceiling.mean_tau)
-    nothing = noise_ceiling(scores, np.full((10, 3), np.nan), np.random.default_rng(0))
-    assert np.isnan(nothing.mean_tau) and not nothing.included.any()
-
-
 def table_with_factors(factors: int, rng: np.random.Generator) -> np.ndarray:
     loadings = np.zeros((12, 2))
     loadings[:, 0] = 0.8
@@ -97,16 +86,11 @@ def table_with_factors(factors: int, rng: np.random.Generator) -> np.ndarray:
 
 
 @pytest.mark.parametrize("factors", [1, 2])
-def test_parallel_analysis_finds_the_number_of_factors(factors):
+def test_parallel_analysis_finds_the_number_of_factors_and_rarely_one_in_noise(factors):
     rng = np.random.default_rng(factors)
     result = parallel_analysis(table_with_factors(factors, rng), rng, permutations=100)
-    assert result.factors == factors
-    assert result.p_first == pytest.approx(1 / 101)
-
-
-def test_parallel_analysis_of_noise_rarely_finds_a_factor():
-    rng = np.random.default_rng(7)
-    found = [parallel_analysis(rng.normal(size=(30, 6)), rng, permutations=60).factors > 0 for _ in range(60)]
+    assert (result.factors, result.p_first) == (factors, pytest.approx(1 / 101))
+    found = [parallel_analysis(rng.normal(size=(30, 6)), rng, permutations=60).factors > 0 for _ in range(30)]
     assert np.mean(found) < 0.2
 
 
@@ -116,12 +100,20 @@ def test_a_ceiling_of_noise_alone_is_not_above_zero():
     for seed in range(5):
         noise = noise_ceiling(same, np.full((6, 3), 0.05), np.random.default_rng(seed))
         assert noise.observed == pytest.approx(1) and np.isfinite(noise.mean_tau) and not noise.above_zero
-    clear = noise_ceiling(np.outer(np.arange(6.0), np.ones(3)), np.full((6, 3), 0.5), np.random.default_rng(0))
-    assert clear.above_zero
-    without = noise_ceiling(same, np.full((6, 3), np.nan), np.random.default_rng(0))
-    assert not without.above_zero and without.expected is None
-    share = share_ceiling(same, np.full((6, 3), np.nan), np.random.default_rng(0))
-    assert np.isnan(share.first_component) and not share.included.any()
+    assert noise_ceiling(
+        np.outer(np.arange(6.0), np.ones(3)), np.full((6, 3), 0.5), np.random.default_rng(0)
+    ).above_zero
+
+
+def test_benchmarks_without_standard_errors_take_no_part():
+    scores, stderr = np.random.default_rng(0).normal(size=(10, 3)), np.full((10, 3), 0.1)
+    stderr[:, 1] = np.nan
+    ceiling = noise_ceiling(scores, stderr, np.random.default_rng(0), draws=5)
+    assert ceiling.included.tolist() == [True, False, True]
+    assert np.isnan(ceiling.by_benchmark[1]) and np.isfinite(ceiling.mean_tau)
+    without = [make(scores, stderr * np.nan, np.random.default_rng(0)) for make in (noise_ceiling, share_ceiling)]
+    assert np.isnan([without[0].mean_tau, without[1].first_component]).all()
+    assert not without[0].above_zero and without[0].expected is None and not any(one.included.any() for one in without)
 
 
 def test_a_pair_of_benchmarks_without_a_tau_is_in_neither_mean():

@@ -107,23 +107,20 @@ def scores(kind: str, rng: np.random.Generator) -> np.ndarray:
 KINDS = ("complete", "missing", "constant", "disjoint")
 
 
+def assert_shares(found, table):
+    """Those of the table alone, and NaN for components that it has not."""
+    expected = principal_components(table).explained_variance
+    np.testing.assert_allclose(found[: len(expected)], expected, atol=1e-12)
+    assert np.isnan(found[len(expected) :]).all()
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_redrawn_scores(kind):
+def test_many_tables_at_once_have_the_shares_of_each(kind):
+    """Of redrawn scores, in which a constant benchmark stays one, and without clusters of models."""
     rng = np.random.default_rng(1)
-    table = scores(kind, rng)
-    error = np.where(np.arange(6) == 2, 0.0, 0.3)  # a constant benchmark stays one
-    tables = table + error * rng.normal(size=(20, *table.shape))
+    table, clusters = scores(kind, rng), np.arange(12) // 2
+    tables = table + np.where(np.arange(6) == 2, 0.0, 0.3) * rng.normal(size=(20, *table.shape))
     for found, one in zip(component_shares(tables), tables, strict=True):
-        expected = principal_components(one).explained_variance
-        np.testing.assert_allclose(found[: len(expected)], expected, atol=1e-12)
-        assert np.isnan(found[len(expected) :]).all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_shares_without_clusters(kind):
-    table, clusters = scores(kind, np.random.default_rng(3)), np.arange(12) // 2
-    found = shares_left_out(table, clusters, 7)
-    for number, row in enumerate(found):
-        expected = principal_components(table[clusters != number]).explained_variance
-        np.testing.assert_allclose(row[: len(expected)], expected, atol=1e-12)
-        assert np.isnan(row[len(expected) :]).all()
+        assert_shares(found, one)
+    for number, found in enumerate(shares_left_out(table, clusters, 7)):
+        assert_shares(found, table[clusters != number])

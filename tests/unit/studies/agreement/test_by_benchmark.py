@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from scipy import stats
-from tests.unit.studies.agreement.conftest import DIRECT, by_subject, run, score_rows
+from tests.unit.studies.agreement.conftest import DIRECT, by_subject, run, score_rows, written
 
 from lm_validity.config.sections import Reports
 from lm_validity.results.put import Rows
@@ -26,7 +26,7 @@ from lm_validity.studies.agreement.statistics.noise import (
 )
 from lm_validity.studies.agreement.statistics.ranking import pair_signs
 from lm_validity.tables.counted import Sources
-from lm_validity.tables.schema import SCORES, SELECTIONS, read_scores, write_table
+from lm_validity.tables.schema import SELECTIONS, read_scores, write_table
 
 EVERY = ~np.eye(12, dtype=bool)
 
@@ -35,41 +35,34 @@ def separated_share(significant, known, within):
     return separated_shares(significant[None], known[None], within)[0]
 
 
-def test_reliability_is_the_share_that_is_no_noise():
+def test_reliability_is_the_share_that_is_no_noise_and_its_interval_covers_the_truth():
     scores, stderr = np.array([0.1, 0.2, 0.3, 0.4]), np.full(4, 0.05)
     found = reliability(scores, stderr)
     assert found.value == pytest.approx(1 - 0.0025 / scores.var(ddof=1))
     assert found.interval.low <= found.value <= found.interval.high <= 1
     assert reliability(scores, np.full(4, 1.0)).value == 0
-    assert np.isnan(reliability(scores[:2], stderr[:2]).value) and np.isnan(reliability(np.ones(4), stderr).value)
-
-
-def test_reliability_interval_covers_the_truth():
-    rng = np.random.default_rng(1)
-    truth, covered = 0.8, 0
+    assert np.isnan([reliability(scores[:2], stderr[:2]).value, reliability(np.ones(4), stderr).value]).all()
+    rng, covered = np.random.default_rng(1), 0
     for _ in range(300):
         scores = rng.normal(0, np.sqrt(0.8), 15) + rng.normal(0, np.sqrt(0.2), 15)
         low, high = reliability(scores, np.full(15, np.sqrt(0.2))).interval
-        covered += low <= truth <= high
+        covered += low <= 0.8 <= high
     assert covered >= 0.9 * 300
 
 
 def test_share_of_separated_pairs():
-    rng = np.random.default_rng(0)
+    rng, known = np.random.default_rng(0), np.ones((12, 12), dtype=bool)
     significant = np.triu(rng.random((12, 12)) < 0.5, 1)
     significant |= significant.T
-    known = np.ones((12, 12), dtype=bool)
-    found = separated_share(significant, known, EVERY)
+    found, everything = (separated_share(pairs, known, EVERY) for pairs in (significant, known))
     assert found.value == significant[np.triu_indices(12, 1)].mean()
     assert 0 < found.interval.low < found.value < found.interval.high < 1
-    everything = separated_share(known, known, EVERY)
-    assert everything.value == 1 and everything.interval.high == 1
+    assert (everything.value, everything.interval.high) == (1, 1)
     assert everything.interval.low == pytest.approx(stats.beta.ppf(0.025, 12, 1))  # 12 models, not 66 pairs
-    assert np.isnan(separated_share(significant, known, np.zeros((12, 12), dtype=bool)).value)
+    assert np.isnan(separated_share(significant, known, ~known).value)
     known[0] = known[:, 0] = False  # a model without a standard error: its pairs are not counted
-    assert (
-        separated_share(significant & known, known, EVERY).value == significant[1:, 1:][np.triu_indices(11, 1)].mean()
-    )
+    share = separated_share(significant & known, known, EVERY).value
+    assert share == significant[1:, 1:][np.triu_indices(11, 1)].mean()
 
 
 def test_share_interval_covers_where_pairs_share_models():
@@ -77,7 +70,7 @@ def test_share_interval_covers_where_pairs_share_models():
     rng, truth, covered = np.random.default_rng(2), 2 * stats.norm.sf(1 / np.sqrt(2)), 0
     for _ in range(300):
         ability = rng.normal(size=20)
-        apart = np.abs(ability[:, None] - ability[None, :]) > 1
+        apart = np.abs(np.subtract.outer(ability, ability)) > 1
         low, high = separated_share(apart, np.ones((20, 20), dtype=bool), ~np.eye(20, dtype=bool)).interval
         covered += low <= truth <= high
     assert covered >= 0.92 * 300
@@ -97,33 +90,33 @@ def test_tau_with_others_is_scipys():
         assert found[j].interval.low < found[j].value < found[j].interval.high
 
 
+GROUP = np.repeat([0.0, 10.0], 6)
+SAME = np.equal.outer(GROUP, GROUP) & EVERY
+DISTANCES = (SAME, EVERY & ~SAME, EVERY)
+
+
 def test_tau_at_a_distance_counts_only_such_pairs():
     """Two benchmarks agree between two groups of models and contradict each other within them."""
-    group = np.repeat([0.0, 10.0], 6)
-    scores = np.column_stack([group + np.tile(np.arange(6.0), 2), group - np.tile(np.arange(6.0), 2)])
-    same = (group[:, None] == group[None, :]) & EVERY
-    assert tau_with_others(scores, same)[0].value == -1
-    assert tau_with_others(scores, EVERY & ~same)[0].value == 1
-    nobody = np.zeros_like(same)
-    of_each = [tau_with_others(scores, mask) for mask in (same, nobody, EVERY)]
-    assert np.isnan(of_each[1][0].value)
+    order = np.tile(np.arange(6.0), 2)
+    scores = np.column_stack([GROUP + order, GROUP - order])
+    within, between, _ = (tau_with_others(scores, mask)[0].value for mask in DISTANCES)
+    assert (within, between) == (-1, 1) and np.isnan(tau_with_others(scores, EVERY & False)[0].value)
 
 
 def test_noise_ceiling_at_a_distance_is_that_of_such_pairs():
     """Noise hides the order within two groups of models, not that between them."""
-    group = np.repeat([0.0, 10.0], 6)
-    ability = (group + np.tile(np.linspace(0, 0.5, 6), 2))[:, None]
+    ability = (GROUP + np.tile(np.linspace(0, 0.5, 6), 2))[:, None]
     scores = np.hstack([ability + np.random.default_rng(4).normal(0, 0.5, (12, 3)), np.ones((12, 1))])
-    signs, same = pair_signs(scores), (group[:, None] == group[None, :]) & EVERY
-    groups = same[signs.first, signs.second].astype(int)
+    signs = pair_signs(scores)
+    groups = SAME[signs.first, signs.second].astype(int)
     ceiling = noise_ceiling(scores, np.full(scores.shape, 0.5), np.random.default_rng(5), groups=groups)
-    near, far, every = (ceiling_with_others(signs, ceiling.expected, mask) for mask in (same, EVERY & ~same, EVERY))
+    near, far, every = (ceiling_with_others(signs, ceiling.expected, mask) for mask in DISTANCES)
     assert every[:3] == pytest.approx(ceiling.by_benchmark[:3], abs=1e-5)
     assert (near[:3] < 0.5).all() and (far[:3] > 0.99).all()
     # the correlation within groups is 0.029 / (0.029 + 0.25): (36 + 30 · 2/π asin(0.104)) / 66 of all pairs
     assert every[:3] == pytest.approx(np.full(3, 0.576), abs=0.1)
     assert np.isnan([near[3], far[3], every[3]]).all()  # a benchmark on which the models do not differ has none
-    assert np.isnan(ceiling_with_others(signs, None, same)).all()
+    assert np.isnan(ceiling_with_others(signs, None, SAME)).all()
 
 
 def test_resolution_in_closed_form():
@@ -138,62 +131,44 @@ def test_resolution_in_closed_form():
     assert typical_difference(np.zeros(3), errors, ~np.eye(3, dtype=bool))[0] == 0
 
 
-def scores_under_wordings(tmp_path, gains: tuple[float, ...]):
-    """Three models on `a` under two wordings, the other `gains` better, and in chat; on `b` under its own only."""
+def ranges(tmp_path, change=lambda scores: scores) -> Rows:
+    """Three models on `a` under two wordings, one .1 better, and in chat; on `b` under its own only."""
     rows = [
-        (model, "a", prompt, variant, value)
-        for model, base, gain in zip(("m1", "m2", "m3"), (0.5, 0.6, 0.7), gains, strict=True)
-        for prompt, variant, value in (
-            ("plain", None, base),
-            ("plain", "other", base + gain),
-            ("chat", None, base + 0.02),
-        )
+        (model, "a", prompt, variant, base + gain)
+        for model, base in zip(("m1", "m2", "m3"), (0.5, 0.6, 0.7), strict=True)
+        for prompt, variant, gain in (("plain", None, 0.0), ("plain", "other", 0.1), ("chat", None, 0.02))
     ] + [(model, "b", "plain", None, 0.5) for model in ("m1", "m2", "m3")]
     frame = pd.DataFrame(rows, columns=["model", "benchmark", "prompt", "prompt_variant", "value"])
     selected = (frame["prompt"] == "plain") & frame["prompt_variant"].isna()
     frame = frame.assign(protocol="direct", split="test", metric="acc", checkpoint="final", selected=selected)
-    write_table(frame, SCORES, tmp_path / "scores.parquet")
-    pd.DataFrame({"model": ["m1", "m2", "m3"]}).to_csv(tmp_path / "m.csv", index=False)
-    pd.DataFrame({"benchmark": ["a", "b"], "metric": "acc", "output_type": "multiple_choice"}).to_csv(
-        tmp_path / "b.csv", index=False
-    )
-    return read_score_matrix(Sources(*(tmp_path / name for name in ("scores.parquet", "m.csv", "b.csv"))))
-
-
-def ranges(scores, matrix) -> Rows:
+    sheets = "model\nm1\nm2\nm3\n", "benchmark,metric,output_type\na,acc,multiple_choice\nb,acc,multiple_choice\n"
+    matrix = read_score_matrix(Sources(*written(tmp_path, frame, *sheets)))
     rows = Rows("agreement")
-    put_prompt_ranges(rows, scores, matrix)
+    put_prompt_ranges(rows, change(read_scores(tmp_path / "scores.parquet")), matrix)
     return rows
 
 
-def test_range_over_prompts(tmp_path):
-    matrix = scores_under_wordings(tmp_path, (0.1, 0.1, 0.1))
-    found = ranges(read_scores(tmp_path / "scores.parquet"), matrix)
+BY_CHANCE = 0.02 * 3 / np.sqrt(np.pi)  # the expected range of three independent normal numbers: 3 / √π of their sd
+
+
+@pytest.mark.parametrize(
+    ("change", "by_chance"),
+    [
+        (lambda scores: scores, np.nan),
+        (lambda scores: scores.assign(stderr=0.02), BY_CHANCE),
+        (lambda scores: scores.assign(stderr=[np.nan, *[0.02] * (len(scores) - 1)]), np.nan),
+        # of sampled runs, at the score of their prompt less .05, 0 and plus .05, that of their means
+        (lambda scores: pd.concat([scores.assign(run=run, value=scores["value"] + run / 20 - 0.05, stderr=0.02)
+                                   for run in range(3)]), BY_CHANCE),
+    ],
+)  # fmt: skip
+def test_range_over_prompts_and_what_chance_would_make_of_it(tmp_path, change, by_chance):
+    found = ranges(tmp_path, change)
     assert by_subject(found, "prompt_range") == {"a": pytest.approx(0.1), "b": None}
     assert (found.row("prompt_range", subject="a").n, found.value("prompts", subject="a")) == (3, 3)
-    assert np.isnan(found.value("prompt_range_by_chance", subject="a"))  # without standard errors
-
-
-def test_range_over_prompts_by_chance(tmp_path):
-    """The expected range of three independent normal numbers is 3 / √π times their standard deviation."""
-    matrix = scores_under_wordings(tmp_path, (0.1, 0.1, 0.1))
-    scores = read_scores(tmp_path / "scores.parquet").assign(stderr=0.02)
-    by_chance = ranges(scores, matrix).value("prompt_range_by_chance")
-    assert by_chance == pytest.approx(0.02 * 3 / np.sqrt(np.pi), rel=1e-6)
+    value = found.value("prompt_range_by_chance", subject="a")
+    assert value == pytest.approx(by_chance, rel=1e-6, nan_ok=True)
     assert expected_range(2) == pytest.approx(2 / np.sqrt(np.pi), rel=1e-6)
-    one_without = scores.assign(stderr=scores["stderr"].where(scores.index != scores.index[0]))
-    assert one_without["stderr"].isna().sum() == 1
-    assert np.isnan(ranges(one_without, matrix).value("prompt_range_by_chance"))
-
-
-def test_range_over_prompts_of_sampled_runs_is_that_of_their_means(tmp_path):
-    """Runs at the score of their prompt less .05, 0 and plus .05."""
-    matrix = scores_under_wordings(tmp_path, (0.1, 0.1, 0.1))
-    scores = read_scores(tmp_path / "scores.parquet").assign(stderr=0.02)
-    runs = pd.concat([scores.assign(run=run, value=scores["value"] + run / 20 - 0.05) for run in range(3)])
-    found = ranges(runs, matrix)
-    assert (found.value("prompt_range", subject="a"), found.value("prompts")) == (pytest.approx(0.1), 3)
-    assert found.value("prompt_range_by_chance") == pytest.approx(0.02 * 3 / np.sqrt(np.pi), rel=1e-6)
 
 
 def test_the_prompts_of_instruction_tuned_models_are_shown_with_their_validation_scores(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from tests.unit.studies.agreement import conftest
 from tests.unit.studies.agreement.conftest import (
     BENCHMARKS,
     DIRECT,
@@ -12,11 +13,7 @@ from tests.unit.studies.agreement.conftest import (
     NAMES,
     SMALL,
     TRAINED,
-    agreement_of,
-    agreement_page,
     by_subject,
-    matrix_of,
-    run,
     score_rows,
 )
 
@@ -34,8 +31,7 @@ from lm_validity.words import UNDER, Missing, is_known
 MANY = [f"m{i}" for i in range(14)]
 TASKS = ["a", "b", "c", "d", "e"]
 SHEETS = {
-    "models": "model,family,parameters_b\n"
-    + "".join(f"{name},F{i // 3},{1 + i // 2}\n" for i, name in enumerate(MANY)),
+    "models": "model,family,parameters_b\n" + "".join(f"{m},F{i // 3},{1 + i // 2}\n" for i, m in enumerate(MANY)),
     "benchmarks": "benchmark,category,metric,output_type,higher_is_better\n"
     + "".join(f"{name},{category},acc,multiple_choice,1\n" for name, category in zip(TASKS, "xxyyz", strict=True)),
 }
@@ -57,61 +53,60 @@ def taus(found: Rows, protocol: str) -> dict[tuple, float | None]:
 # By hand, on four models and three benchmarks.
 
 
-@pytest.mark.parametrize(
-    ("quantity", "place", "expected"),
-    [
-        ("models", {}, 4),
-        ("benchmarks", {}, 3),
-        ("pairs", {}, 3),
-        ("improved_pairs", {}, 3),
-        ("tau", {"protocol": DIRECT, "subject": "a", "other": "b"}, 2 / 3),
-        ("tau", {"protocol": DIRECT, "subject": "a", "other": "c"}, -1),
-        ("tau", {"protocol": DIRECT, "subject": "b", "other": "c"}, -2 / 3),
-        ("tau_mean", {"protocol": DIRECT}, -1 / 3),
-        ("tau_mean", {"protocol": TRAINED}, (1 + 2 * 5 / math.sqrt(30)) / 3),
-        ("tau_with_others", {"protocol": DIRECT, "subject": "a"}, -1 / 6),
-        ("tau_of_categories", {"protocol": DIRECT, "subject": "x", "other": "x"}, 2 / 3),
-        ("tau_of_categories", {"protocol": DIRECT, "subject": "y", "other": "x"}, -5 / 6),
-        ("tau_of_categories", {"protocol": DIRECT, "subject": "y", "other": "y"}, None),
-        ("tau_corpus_benchmark", {"protocol": DIRECT}, (1 + 2 / 3 - 1) / 3),
-        ("tau_of_corpus", {"protocol": DIRECT, "subject": "wiki", "other": "b"}, 2 / 3),
-        ("tau_corpus_corpus", {"protocol": DIRECT}, "There is one perplexity corpus."),
-        # base models m0 to m2: trained scores rise as bits per byte fall
-        ("tau_before_after", {"kind": "base"}, 1),
-        ("tau_before_after", {"kind": "instruction_tuned"}, "(1)"),
-        # steps of 0.1 with standard error 0.05: only differences above 1.96 · 0.0707 = 0.139 count: of a 0-2, 0-3, 1-3,
-        # of b 0-1, 0-3, 2-3; one in common
-        ("significance_tau_mean", {"protocol": DIRECT}, (1 / 3 - 1 - 1 / 3) / 3),
-    ],
-)
-def test_numbers_by_hand(tmp_path, quantity, place, expected):
-    value = estimate(agreement_of(tmp_path, score_rows(stderr=0.05)), quantity, **place).value
-    if isinstance(expected, str) or expected is None:
-        assert isinstance(value, Missing) and (expected or "") in value.reason
-    else:
-        assert value == pytest.approx(expected)
+OF_A, IN_Y = {"protocol": DIRECT, "subject": "a"}, {"protocol": DIRECT, "subject": "y"}
+BY_HAND = [
+    ("models", {}, 4),
+    ("benchmarks", {}, 3),
+    ("pairs", {}, 3),
+    ("improved_pairs", {}, 3),
+    ("tau", OF_A | {"other": "b"}, 2 / 3),
+    ("tau", OF_A | {"other": "c"}, -1),
+    ("tau", {"protocol": DIRECT, "subject": "b"}, -2 / 3),
+    ("tau_mean", {"protocol": DIRECT}, -1 / 3),
+    ("tau_mean", {"protocol": TRAINED}, (1 + 2 * 5 / math.sqrt(30)) / 3),
+    ("tau_with_others", OF_A, -1 / 6),
+    ("tau_of_categories", {"protocol": DIRECT, "subject": "x", "other": "x"}, 2 / 3),
+    ("tau_of_categories", IN_Y | {"other": "x"}, -5 / 6),
+    ("tau_of_categories", IN_Y | {"other": "y"}, ""),
+    ("tau_corpus_benchmark", {"protocol": DIRECT}, (1 + 2 / 3 - 1) / 3),
+    ("tau_of_corpus", {"protocol": DIRECT, "subject": "wiki", "other": "b"}, 2 / 3),
+    ("tau_corpus_corpus", {"protocol": DIRECT}, "There is one perplexity corpus."),
+    # base models m0 to m2: trained scores rise as bits per byte fall
+    ("tau_before_after", {"kind": "base"}, 1),
+    ("tau_before_after", {"kind": "instruction_tuned"}, "(1)"),
+    # steps of 0.1 with standard error 0.05: only differences above 1.96 · 0.0707 = 0.139 count: of a 0-2, 0-3, 1-3, of
+    # b 0-1, 0-3, 2-3; one in common
+    ("significance_tau_mean", {"protocol": DIRECT}, (1 / 3 - 1 - 1 / 3) / 3),
+]
+
+
+def test_numbers_by_hand(tmp_path):
+    rows = conftest.agreement_of(tmp_path, score_rows(stderr=0.05))
+    for quantity, place, expected in BY_HAND:
+        value = estimate(rows, quantity, **place).value
+        if isinstance(expected, str):
+            assert isinstance(value, Missing) and expected in value.reason, (quantity, place)
+        else:
+            assert value == pytest.approx(expected), (quantity, place)
+
+
+def seeds(tables) -> pd.DataFrame:
+    """Direct scores, and those after training with a seed for each table."""
+    trained = [score_rows({TRAINED: SMALL[TRAINED] | table}).assign(seed=seed) for seed, table in enumerate(tables)]
+    return pd.concat([score_rows({DIRECT: SMALL[DIRECT]}), *trained])
 
 
 def test_several_seeds_are_averaged(tmp_path):
-    seeds = []
-    for seed, shift in ((0, 0.0), (1, 0.1)):
-        rows = score_rows({TRAINED: SMALL[TRAINED]}).assign(seed=seed)
-        # in seed 1 the last model of benchmark a falls to 0.15: its mean (.4 + .15) / 2 = .275 is between .2 and .3
-        rows.loc[(rows["benchmark"] == "a") & (rows["model"] == "m3"), "value"] -= 2.5 * shift
-        seeds.append(rows)
-    found = agreement_of(tmp_path, pd.concat([score_rows({DIRECT: SMALL[DIRECT]}), *seeds]))
+    # in seed 1 the last model of benchmark a falls to 0.15: its mean (.4 + .15) / 2 = .275 is between .2 and .3
+    found = conftest.agreement_of(tmp_path, seeds([{}, {"a": [0.1, 0.2, 0.3, 0.15]}]))
     assert taus(found, TRAINED)["a", "b"] == pytest.approx(4 / 6)
     # reliability: seed 0 and seed 1 order the models of a alike but for m3 against m1 and m2
     assert by_subject(found, "tau_between_seeds") == {"a": pytest.approx(2 / 6), "b": 1, "c": 1}
 
 
 def test_equal_means_over_seeds_are_ties_in_whatever_order_they_were_summed(tmp_path):
-    rolled = [[0.1, 0.2, 0.3], [0.3, 0.1, 0.2], [0.2, 0.3, 0.1], [0.2, 0.2, 0.2]]
-    seeds = [
-        score_rows({TRAINED: SMALL[TRAINED] | {"c": [scores[seed] for scores in rolled]}}).assign(seed=seed)
-        for seed in range(3)
-    ]
-    page, found = agreement_page(tmp_path, pd.concat([score_rows({DIRECT: SMALL[DIRECT]}), *seeds]))
+    rolled = zip([0.1, 0.2, 0.3], [0.3, 0.1, 0.2], [0.2, 0.3, 0.1], [0.2, 0.2, 0.2], strict=True)
+    page, found = conftest.agreement_page(tmp_path, seeds([{"c": list(scores)} for scores in rolled]))
     constant = f"{UNDER[TRAINED].capitalize()}, all models have the same score on c"
     assert any(note.startswith(constant) for note in page.notes)
     assert by_subject(found, "tau_with_others", protocol=TRAINED)["c"] is None
@@ -127,7 +122,7 @@ def test_a_rerun_is_noise_of_training_and_no_model(tmp_path):
     rows = score_rows({DIRECT: {name: [*of, of[0] + gain] for name, of, gain in more}}, [*NAMES, "again"], stderr=0.01)
     rows = rows[(rows["model"] != "again") | (rows["benchmark"] != "c")]
     (alone_page, alone), (page, again) = (
-        agreement_page(tmp_path, rows, models=models) for models in (MODELS, AGAIN + "again,F,1,10,0,m0\n")
+        conftest.agreement_page(tmp_path, rows, models=models) for models in (MODELS, AGAIN + "again,F,1,10,0,m0\n")
     )
     assert (alone.value("models"), again.value("models")) == (5, 4)
     assert NOT_MEASURED in alone_page.notes and NOT_MEASURED not in page.notes
@@ -142,7 +137,7 @@ def test_a_rerun_is_noise_of_training_and_no_model(tmp_path):
     # a gap of 0.1 is beyond 1.96 errors of items, and not beyond those of items and training
     separated = by_subject(again, "separated", protocol=DIRECT, at_most=None)
     assert (separated["a"], separated["c"]) == (pytest.approx(3 / 6), 1.0)
-    other = agreement_of(tmp_path, rows, models=AGAIN + "again,F,1,10,0,\n")
+    other = conftest.agreement_of(tmp_path, rows, models=AGAIN + "again,F,1,10,0,\n")
     assert again.value("tau_ceiling", protocol=DIRECT) < other.value("tau_ceiling", protocol=DIRECT)
 
 
@@ -167,7 +162,7 @@ COMMON = {
 
 
 def test_the_change_is_that_of_the_same_models_and_pairs(tmp_path):
-    page, found = agreement_page(tmp_path, score_rows(COMMON))
+    page, found = conftest.agreement_page(tmp_path, score_rows(COMMON))
     assert [found.value("models"), found.row("tau_change").n, found.value("cells_in_both")] == [4, 3, 9]
     assert [found.value("tau_mean", protocol=p) for p in (DIRECT, TRAINED)] == pytest.approx([2 / 3, 5 / 9])
     assert [found.value("tau_mean_in_both", protocol=p) for p in (DIRECT, TRAINED)] == pytest.approx([1, 1 / 3])
@@ -192,7 +187,7 @@ def test_models_of_like_size_are_compared_on_the_cells_known_under_both(tmp_path
     scores = table()
     for name in TASKS:
         scores[TRAINED][name][:4] = [None] * 4
-    found = agreement_of(tmp_path, score_rows(scores, MANY), **SHEETS)
+    found = conftest.agreement_of(tmp_path, score_rows(scores, MANY), **SHEETS)
     own, both = (estimate(found, f"tau_mean{where}_by_ratio", **SIMILAR) for where in ("", "_in_both"))
     common = np.array([scores[DIRECT][name][4:] for name in TASKS]).T
     signs, size = pair_signs(common), np.array([1 + i // 2 for i in range(4, 14)])
@@ -203,7 +198,7 @@ def test_models_of_like_size_are_compared_on_the_cells_known_under_both(tmp_path
     pooled = estimate(found, "tau_pooled_in_both", protocol=DIRECT, pairs="like_size")
     # all 50 common cells: the pooled tau is the mean over pairs
     assert pooled.n == 10 * ratio.sum() and pooled.value == pytest.approx(both.value, abs=0.02)
-    whole = agreement_of(tmp_path, score_rows(table(), MANY), **SHEETS)
+    whole = conftest.agreement_of(tmp_path, score_rows(table(), MANY), **SHEETS)
     assert not whole.all("tau_mean_in_both_by_ratio") and not whole.all("tau_pooled_in_both")
 
 
@@ -212,16 +207,14 @@ def test_models_of_like_size_are_compared_on_the_cells_known_under_both(tmp_path
 
 
 def test_categories_as_clusters_give_an_interval_for_other_benchmarks(tmp_path):
-    found = agreement_of(tmp_path, score_rows(table(), MANY), resamples=50, **SHEETS)
+    found = conftest.agreement_of(tmp_path, score_rows(table(), MANY), resamples=50, **SHEETS)
     for p in (DIRECT, TRAINED):
         tau, categories = estimate(found, "tau_mean", protocol=p), range_of(found, "tau_mean", "categories", protocol=p)
         assert categories.low < tau.value < categories.high and categories != tau.families
     assert is_known(range_of(found, "tau_change", "categories"))
-    for sheet in (
-        SHEETS["benchmarks"].replace(",y,", ",x,"),
-        SHEETS["benchmarks"].replace("b,x", "b,v").replace("d,y", "d,w"),
-    ):
-        other = agreement_of(tmp_path, score_rows(table(), MANY), **(SHEETS | {"benchmarks": sheet}))
+    whole = SHEETS["benchmarks"]
+    for sheet in (whole.replace(",y,", ",x,"), whole.replace("b,x", "b,v").replace("d,y", "d,w")):
+        other = conftest.agreement_of(tmp_path, score_rows(table(), MANY), **(SHEETS | {"benchmarks": sheet}))
         assert isinstance(range_of(other, "tau_mean", "categories", protocol=DIRECT), Missing)
 
 
@@ -233,7 +226,7 @@ def test_intervals_over_families_count_models_of_each_family(tmp_path):
     scores = table(noise=(0.9, 0.6))
     for name in TASKS:
         scores[DIRECT][name][12] = None  # family 2 has two models with a score
-    found = agreement_of(tmp_path, score_rows(scores, MANY), **(SHEETS | {"models": models}))
+    found = conftest.agreement_of(tmp_path, score_rows(scores, MANY), **(SHEETS | {"models": models}))
     signs = pair_signs(np.array([scores[DIRECT][name] for name in TASKS], dtype=float).T)
     close = (signs.second + 1) / (signs.first + 1) <= 1.25
     within = {"distance": "size", "at_least": 1.0, "at_most": 1.25, "protocol": DIRECT}
@@ -253,14 +246,11 @@ def test_benchmarks_at_chance_are_set_apart_beside_the_noise_ceiling(tmp_path):
         scores[DIRECT][name] = (0.25 + 0.001 * np.arange(14) * (-1) ** np.arange(14)).tolist()
     sheet = SHEETS["benchmarks"].replace("is_better\n", "is_better,chance\n").replace(",1\n", ",1,0.25\n")
     rows = score_rows({DIRECT: scores[DIRECT]}, MANY, 0.02)
-    found = agreement_of(tmp_path, rows, **(SHEETS | {"benchmarks": sheet}))
+    found = conftest.agreement_of(tmp_path, rows, **(SHEETS | {"benchmarks": sheet}))
     above = estimate(found, "tau_mean_above_chance", protocol=DIRECT)
     pairs = [tau for pair, tau in taus(found, DIRECT).items() if set(pair) <= set("abc")]
-    assert (
-        above.n == 3
-        and above.value == pytest.approx(np.mean(pairs))
-        and above.value > np.mean([*taus(found, DIRECT).values()])
-    )
+    assert (above.n, above.value) == (3, pytest.approx(np.mean(pairs)))
+    assert above.value > np.mean([*taus(found, DIRECT).values()])
 
 
 def test_the_interval_without_noise_is_no_surer_than_resampling_where_models_are_two_equal_groups(tmp_path):
@@ -272,11 +262,8 @@ def test_the_interval_without_noise_is_no_surer_than_resampling_where_models_are
     other = [*down[:-2], down[-1], down[-2]]  # without this, leaving out a model moves it not at all
     names = [f"m{i}" for i in range(16)]
     rows = score_rows({DIRECT: {"a": up, "b": up, "c": down, "d": other}}, names, stderr=1e-4)
-    sheets = {
-        "models": "model\n" + "\n".join(names) + "\n",
-        "benchmarks": "benchmark,metric,higher_is_better\n" + "".join(f"{name},acc,1\n" for name in "abcd"),
-    }
-    found = agreement_of(tmp_path, rows, resamples=400, **sheets)
+    sheet = "benchmark,metric,higher_is_better\n" + "".join(f"{name},acc,1\n" for name in "abcd")
+    found = conftest.agreement_of(tmp_path, rows, 400, models="model\n" + "\n".join(names) + "\n", benchmarks=sheet)
     tau, corrected = (estimate(found, name, protocol=DIRECT) for name in ("tau_mean", "tau_mean_corrected"))
     low, high = corrected.models
     assert tau.value == pytest.approx((64 + 56 * -1 / 3 + 2 * (2 - 1) / 6) / 120) and low < 1 / 3 < high
@@ -295,16 +282,16 @@ def test_the_interval_without_noise_is_no_surer_than_resampling_where_models_are
 def test_checkpoints_without_a_final_one(tmp_path):
     rows = score_rows()
     of_m2 = rows["model"] == "m2"
-    found, notes = run(tmp_path, rows.assign(checkpoint=rows["checkpoint"].where(~of_m2, "main")))
+    found, notes = conftest.run(tmp_path, rows.assign(checkpoint=rows["checkpoint"].where(~of_m2, "main")))
     assert found.value("models") == 4
     assert "No final checkpoint: the only or last one is used for m2 (main)." in notes
     early = rows.assign(checkpoint="step1", iteration=1, value=0.5)
-    found, notes = run(tmp_path, pd.concat([early, rows.assign(checkpoint="step2", iteration=2)]))
+    found, notes = conftest.run(tmp_path, pd.concat([early, rows.assign(checkpoint="step2", iteration=2)]))
     assert found.value("tau_mean", protocol=DIRECT) == pytest.approx(-1 / 3)
     assert f"used for {', '.join(f'{name} (step2)' for name in NAMES)}." in notes
     rows.loc[of_m2, "checkpoint"] = "main"
     with pytest.raises(InputError, match="m2 has the checkpoints main, step1, none of them 'final', and how far main"):
-        run(tmp_path, pd.concat([rows, early[of_m2]]))
+        conftest.run(tmp_path, pd.concat([rows, early[of_m2]]))
 
 
 def test_two_metrics_that_reverse_the_order_of_the_models_are_said_beside_the_answer(tmp_path):
@@ -313,7 +300,9 @@ def test_two_metrics_that_reverse_the_order_of_the_models_are_said_beside_the_an
     falling = rows["benchmark"] == "a"
     other = rows.assign(metric="acc_norm,none", value=(0.9 - rows["value"]).where(falling, rows["value"]))
     scores = pd.concat([rows, other[other["benchmark"] != "c"]])
-    matrix = matrix_of(tmp_path, scores, benchmarks=BENCHMARKS.replace("wiki,p,acc,loglikelihood_rolling,0\n", ""))
+    matrix = conftest.matrix_of(
+        tmp_path, scores, benchmarks=BENCHMARKS.replace("wiki,p,acc,loglikelihood_rolling,0\n", "")
+    )
     page, _ = agreement(Data.of(matrix), read_scores(tmp_path / "scores.parquet"))
     assert "decides on a (acc, acc_norm): another one reverses" in page.answers[0].basis
     (note,) = [note for note in page.notes if "opposite ways on" in note]

@@ -178,19 +178,16 @@ def test_the_prompts_of_instruction_tuned_models_are_shown_with_their_validation
         tuned.assign(split="validation", prompt=prompt, value=value, selected=prompt == "chat")
         for prompt, value in (("plain", 0.3), ("chat", 0.5))
     ]
-    chosen = {"seed": 0, "metric": "acc,none", "direct_validation_value": 0.5, "diverged": False, "selected": False}
-    tried = [("plain", None, None, 0.5), ("plain", "1e-3", 2, 0.6), ("chat", "1e-3", 3, 0.7), ("chat", "3e-3", 1, 0.9)]
-    selections = pd.DataFrame(
-        [
-            chosen
-            | {"model": "m3", "benchmark": "a", "prompt": p, "learning_rate": r, "epoch": e, "validation_value": v}
-            for p, r, e, v in tried
-        ]
-    )
-    selections.loc[2, "selected"] = True
-    selections.loc[3, "diverged"] = True
-    other = selections.iloc[[1]].assign(model="m1", adapted_share=0.98)
-    selections = pd.concat([selections.assign(adapted_share=[None, 0.14, 0.14, 0.14]), other], ignore_index=True)
+    chosen = {"seed": 0, "metric": "acc,none", "direct_validation_value": 0.5, "benchmark": "a"}
+    columns = ("model", "prompt", "learning_rate", "epoch", "validation_value", "selected", "diverged")
+    tried = [
+        ("m3", "plain", None, None, 0.5, False, False),
+        ("m3", "plain", "1e-3", 2, 0.6, False, False),
+        ("m3", "chat", "1e-3", 3, 0.7, True, False),
+        ("m3", "chat", "3e-3", 1, 0.9, False, True),
+        ("m1", "plain", "1e-3", 2, 0.6, False, False),
+    ]
+    selections = pd.DataFrame([chosen | dict(zip(columns, values, strict=True)) for values in tried])
     write_table(selections, SELECTIONS, tmp_path / "selections.parquet")
     run(tmp_path, pd.concat([rows, *validation]))
     read, times = pq.read_table, Counter()
@@ -203,6 +200,5 @@ def test_the_prompts_of_instruction_tuned_models_are_shown_with_their_validation
     assert (table["chosen"] == "chat").all() and list(table["test"]) == [0.4, 0.4, 0.1, 0.4]
     assert list(table["plain"]) == [0.3, 0.3, 0.3, 0.6] and list(table["chat"]) == [0.5, 0.5, 0.5, 0.7]
     assert table["epoch"].iloc[3] == 3 and table["learning_rate"].iloc[3] == 1e-3
-    assert "for 3 of 3 choices under direct evaluation and for 1 of 1" in (
-        tmp_path / "report" / "index.html"
-    ).read_text(encoding="utf-8")
+    html = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "for 3 of 3 choices under direct evaluation and for 1 of 1" in html

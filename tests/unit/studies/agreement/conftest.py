@@ -64,11 +64,17 @@ def written(tmp_path, rows, models=MODELS, benchmarks=BENCHMARKS) -> list:
     return [tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
 
 
+def reported(sources, output, section, report) -> tuple[dict, Rows]:
+    """page.json and the rows that a report writes."""
+    report(sources, output, section)
+    return json.loads((output / "page.json").read_text(encoding="utf-8")), Rows.read(output / "results.parquet")
+
+
 def run(tmp_path, rows, models=MODELS, benchmarks=BENCHMARKS, report=report_agreement, resamples=0):
     """The rows that a report writes, and the notes of its page as one text."""
-    report(Sources(*written(tmp_path, rows, models, benchmarks)), tmp_path / "report", Reports(resamples=resamples))
-    page = json.loads((tmp_path / "report" / "page.json").read_text(encoding="utf-8"))
-    return Rows.read(tmp_path / "report" / "results.parquet"), "\n".join(page["notes"])
+    sources = Sources(*written(tmp_path, rows, models, benchmarks))
+    page, found = reported(sources, tmp_path / "report", Reports(resamples=resamples), report)
+    return found, "\n".join(page["notes"])
 
 
 def by_subject(rows: Rows, quantity: str, **place) -> dict:
@@ -106,17 +112,6 @@ def predictions_of(rows, protocol) -> pd.DataFrame:
     return table.rename(columns={"subject": "model", "other": "benchmark"})
 
 
-def section_of(page: Page, title: str):
-    """The page's only section that begins so."""
-    (section,) = [section for section in page.sections if section.title.startswith(title)]
-    return section
-
-
-def factors_page(tmp_path, rows, resamples=0, **sheets) -> tuple[Page, Rows]:
-    """The page and the rows of the factors report."""
-    return factors(matrix_of(tmp_path, rows, **sheets), resamples)
-
-
-def factors_of(tmp_path, rows, resamples=0, **sheets) -> Rows:
+def factors_of(tmp_path, rows) -> Rows:
     """The rows of the factors report."""
-    return factors_page(tmp_path, rows, resamples, **sheets)[1]
+    return factors(matrix_of(tmp_path, rows))[1]

@@ -1,11 +1,8 @@
 """The factors report: what stands above its folds is what its rows say, and chance is not called a factor."""
 
-import json
-
 import numpy as np
-import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, factors_of, score_rows
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, factors_of, reported, score_rows, written
 from tests.unit.studies.agreement.conftest import NAMES as SMALL_NAMES
 from tests.unit.studies.agreement.test_agreement import COMMON
 from tests.unit.studies.agreement.test_front import BENCHMARKS, NAMES, scores
@@ -14,7 +11,6 @@ from lm_validity.config.sections import Reports
 from lm_validity.results.put import Rows
 from lm_validity.studies.agreement.factors import report_factors
 from lm_validity.tables.counted import Sources
-from lm_validity.tables.schema import SCORES, write_table
 
 MODELS = "model,family,parameters_b,tokens_b\n" + "".join(
     f"{name},F{i % 5},{1 + i // 4},{300 * (i + 1)}\n" for i, name in enumerate(NAMES)
@@ -24,13 +20,8 @@ FIRST = {"component": 1}
 
 def report(folder, table, resamples=60, names=NAMES, models=MODELS, stderr=0.01) -> tuple[dict, Rows]:
     """page.json and the rows."""
-    folder.mkdir(exist_ok=True)
-    write_table(pd.DataFrame(score_rows(table, names, stderr)), SCORES, folder / "scores.parquet")
-    (folder / "models.csv").write_text(models)
-    (folder / "benchmarks.csv").write_text(BENCHMARKS)
-    paths = [folder / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
-    report_factors(Sources(*paths), folder / "factors", Reports(resamples=resamples))
-    return json.loads((folder / "factors" / "page.json").read_text()), Rows.read(folder / "factors" / "results.parquet")
+    sources = Sources(*written(folder, score_rows(table, names, stderr), models, BENCHMARKS))
+    return reported(sources, folder / "factors", Reports(resamples=resamples), report_factors)
 
 
 def quoted(row) -> str:
@@ -56,11 +47,11 @@ def test_neither_two_benchmarks_nor_noise_decide_in_how_many_ways_models_differ(
     two = {DIRECT: {f"task{i}": (0.5 + 0.1 * rng.standard_normal(16)).tolist() for i in range(2)}}
     ability = rng.standard_normal(60)
     noisy = {DIRECT: {f"task{i}": (0.5 + 0.005 * ability + 0.01 * rng.standard_normal(60)).tolist() for i in range(8)}}
-    page, rows = report(tmp_path / "two", two)
+    page, rows = report(tmp_path, two)
     share = rows.row("explained_variance", protocol=DIRECT, **FIRST)
     assert share.value > 0.5 and (share.low, share.reason_code) == (None, "no_interval")
     assert page["lede"]["heading"].startswith("No ability")
-    page, rows = report(tmp_path / "noisy", noisy, names=names, models="model\n" + "\n".join(names))
+    page, rows = report(tmp_path, noisy, names=names, models="model\n" + "\n".join(names))
     share = rows.row("explained_variance", protocol=DIRECT, **FIRST)
     assert share.high < 0.5 and page["lede"]["heading"] == "Not known whether one ability explains most differences"
 

@@ -174,8 +174,7 @@ def test_an_order_against_the_others_with_an_unknown_direction_is_not_known_and_
     assert not any("95%" in finding.sentence.partition(" picked at random")[0] for finding in page.findings)
     assert not is_known(range_of(found, "tau_with_others", "models", protocol=DIRECT, subject="odd"))
     assert any("`higher_is_better`" in note for note in page.notes)
-    (tmp_path / "told").mkdir()
-    told, right = page_of(tmp_path / "told", *one_reversed("0")[:1], benchmarks=one_reversed("0")[1], stderr=0.02)
+    told, right = page_of(tmp_path, table, benchmarks=one_reversed("0")[1], stderr=0.02)
     assert not any("`higher_is_better`" in note for note in told.notes)
     assert f"{digits(right.value('tau_mean', protocol=DIRECT))} if so" in page.answers[0].sentence
     assert is_known(range_of(right, "tau_mean", "models", protocol=DIRECT))
@@ -184,14 +183,12 @@ def test_an_order_against_the_others_with_an_unknown_direction_is_not_known_and_
         low, high = range_of(found, "tau_with_others", "models", **place)
         assert low <= taus[f"task{i}"] < right.value("tau_with_others", **place) <= high
     # a benchmark that is known to count so is left as it is, however much it is against the others
-    (tmp_path / "more").mkdir()
-    more, _ = page_of(tmp_path / "more", table, benchmarks=one_reversed("1")[1], stderr=0.02)
+    more, _ = page_of(tmp_path, table, benchmarks=one_reversed("1")[1], stderr=0.02)
     assert more.lede.heading == "Benchmarks disagree more than noise explains"
     # of one that may be against the others, and nobody knows its direction, the verdict says what it rests on
     table, sheet = one_reversed("", 0.01)
     rows = score_rows(table, NAMES, 0.01).assign(metric=None)
-    (tmp_path / "unsure").mkdir()
-    unsure, found = agreement_page(tmp_path / "unsure", rows, 50, models=MODELS, benchmarks=sheet)
+    unsure, found = agreement_page(tmp_path, rows, 50, models=MODELS, benchmarks=sheet)
     place = {"protocol": DIRECT, "subject": "odd"}
     assert -0.5 < found.value("tau_with_others", **place) < 0
     for said in (unsure.lede.heading, unsure.answers[0].sentence):

@@ -1,14 +1,19 @@
 """Reports of a table with missing cells: pooled agreement, ranks, predictions apart, and what is not planned."""
 
-import json
-
 import numpy as np
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, incomplete_of, predictions_of, score_rows, written
+from tests.unit.studies.agreement.conftest import (
+    DIRECT,
+    TRAINED,
+    incomplete_of,
+    predictions_of,
+    reported,
+    score_rows,
+    written,
+)
 
 from lm_validity.config.load import BY_SCORES
 from lm_validity.config.sections import Reports
-from lm_validity.results.put import Rows
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors import report_factors
 from lm_validity.studies.agreement.incomplete import fit_cells
@@ -40,8 +45,7 @@ def tables() -> dict:
 
 
 def files_of(folder, tables, change=lambda rows: rows, more=()) -> Sources:
-    """The files of the planned table; `change` edits the rows of scores, `more` is planned
-    too."""
+    """The files of the planned table; `change` edits the rows of scores, `more` is planned too."""
     rows = score_rows(tables, NAMES)
     planned = [(m, b, "block") for m in NAMES[:BLOCK] for b in TASKS]
     planned += [(m, b, "cheap") for m in NAMES[BLOCK:] for b in "ab"] + [(*AUDITED, "audit"), *more]
@@ -56,9 +60,16 @@ def files_of(folder, tables, change=lambda rows: rows, more=()) -> Sources:
 def planned(tables, tmp_path_factory) -> tuple:
     """The folder of the report of the planned table, its rows and notes."""
     folder = tmp_path_factory.mktemp("planned")
-    report_agreement(files_of(folder, tables), folder / "report", Reports(resamples=0))
-    page = json.loads((folder / "report" / "page.json").read_text())
-    return folder, Rows.read(folder / "report" / "results.parquet"), " ".join(page["notes"])
+    page, rows = reported(files_of(folder, tables), folder / "report", Reports(resamples=0), report_agreement)
+    return folder, rows, " ".join(page["notes"])
+
+
+def planned_cells(tables, protocol) -> np.ndarray:
+    """(models, benchmarks) scores, NaN where not planned."""
+    scores = np.column_stack([tables[protocol][b] for b in TASKS])
+    audited = scores[9, 3]
+    scores[BLOCK:, 2:], scores[9, 3] = np.nan, audited
+    return scores
 
 
 def notes_of(matrix) -> str:
@@ -67,19 +78,14 @@ def notes_of(matrix) -> str:
 
 def test_a_planned_table_has_pooled_agreement_and_ranks(planned, tables):
     _, rows, notes = planned
-    assert [rows.value(name, protocol=TRAINED) for name in ("cells", "cells_missing", "cells_unplanned")] == [
-        44,
-        26,
-        26,
-    ]
+    counted = [rows.value(name, protocol=TRAINED) for name in ("cells", "cells_missing", "cells_unplanned")]
+    assert counted == [44, 26, 26]
     assert rows.labels("protocol", "cells") == [TRAINED]
-    scores = np.column_stack([tables[TRAINED][b] for b in TASKS])
-    scores[BLOCK:, 2:] = np.nan
-    scores[9, 3] = tables[TRAINED]["d"][9]
+    found = pooled_tau(pair_signs(planned_cells(tables, TRAINED)))
     pooled = rows.row("tau_pooled", protocol=TRAINED)
-    assert pooled.value == pytest.approx(pooled_tau(pair_signs(scores)).mean)
+    assert pooled.value == pytest.approx(found.mean)
     # Student's t with 13 degrees of freedom: the jackknife is over 14 models
-    reach = 2.160369 * pooled_tau(pair_signs(scores)).standard_error
+    reach = 2.160369 * found.standard_error
     assert (pooled.low, pooled.high) == pytest.approx((pooled.value - reach, min(1, pooled.value + reach)))
     assert -1 <= rows.value("tau_assisted", protocol=TRAINED) <= 1
     ranks = rows.all("rank_predicted", protocol=TRAINED)
@@ -156,9 +162,7 @@ def test_what_is_planned_and_not_there_is_missing(tables, tmp_path):
 
 
 def test_the_first_components_share_is_not_given_for_few_models_in_common(tables, tmp_path):
-    files = files_of(tmp_path, tables)
-    report_factors(files, tmp_path / "report", Reports(resamples=0))
-    rows = Rows.read(tmp_path / "report" / "results.parquet")
+    _, rows = reported(files_of(tmp_path, tables), tmp_path / "report", Reports(resamples=0), report_factors)
     for quantity in ("explained_variance", "factors"):
         (row,) = rows.all(quantity, protocol=TRAINED)
         assert row.value is None and "fewer than half of the models in common" in row.reason
@@ -169,11 +173,8 @@ def test_an_audit_of_enough_cells_decides_how_wide_intervals_are(tables, tmp_pat
     """Twenty-one random cells of the rest, far off what the others say: coverage 0, and intervals that hold them."""
     rest = [(m, b) for m in NAMES[BLOCK:] for b in "cde"][:21]
     plan = files_of(tmp_path, tables).plan
-    plan.write_text(
-        "model\tbenchmark\treason\n"
-        + "".join(f"{m}\t{b}\tblock\n" for m in NAMES for b in TASKS if (m, b) not in rest)
-        + "".join(f"{m}\t{b}\taudit\n" for m, b in rest)
-    )
+    lines = [f"{m}\t{b}\t{'audit' if (m, b) in rest else 'block'}\n" for m in NAMES for b in TASKS]
+    plan.write_text("model\tbenchmark\treason\n" + "".join(lines))
     found = {}
     for name, shift in (("like the others", 0.0), ("far off", 0.5)):
         changed = {b: tables[TRAINED][b].copy() for b in TASKS}
@@ -191,12 +192,7 @@ def test_an_audit_of_enough_cells_decides_how_wide_intervals_are(tables, tmp_pat
 
 def test_what_is_pooled_over_both_protocols_is_over_the_same_comparisons(planned, tables):
     _, rows, _ = planned
-    scores = {p: np.column_stack([tables[p][b] for b in TASKS]) for p in (DIRECT, TRAINED)}
-    for values in scores.values():
-        audited = values[9, 3]
-        values[BLOCK:, 2:] = np.nan
-        values[9, 3] = audited
-    means = {p: pooled_tau(pair_signs(values)) for p, values in scores.items()}
+    means = {p: pooled_tau(pair_signs(planned_cells(tables, p))) for p in (DIRECT, TRAINED)}
     for p, one in means.items():
         assert rows.value("tau_pooled_in_both", protocol=p, pairs="all") == pytest.approx(one.mean)
     change = rows.row("tau_pooled_change", pairs="all")
@@ -205,16 +201,15 @@ def test_what_is_pooled_over_both_protocols_is_over_the_same_comparisons(planned
 
 
 @pytest.mark.parametrize(("trained", "known"), [(3, False), (6, True)])
-def test_few_models_of_many_say_nothing_about_the_others(tables, tmp_path, monkeypatch, trained, known):
+def test_few_models_of_many_say_nothing_about_the_others(tables, tmp_path, trained, known):
     """A run that is not at its end: of 14 models, the first few have scores under train before test."""
     rows = score_rows(tables, NAMES)
     rows = rows[(rows.protocol == DIRECT) | rows.model.isin(NAMES[:trained])]
     files = written(tmp_path, rows, MODELS, BENCHMARKS)
-    report_agreement(Sources(*files), tmp_path / "agreement", Reports(resamples=20))
-    report_factors(Sources(*files), tmp_path / "factors", Reports(resamples=20))
-    page = json.loads((tmp_path / "agreement" / "page.json").read_text())
-    of_agreement = Rows.read(tmp_path / "agreement" / "results.parquet")
-    rows = Rows.read(tmp_path / "factors" / "results.parquet")
+    (page, of_agreement), (_, rows) = (
+        reported(Sources(*files), tmp_path / report.__name__, Reports(resamples=20), report)
+        for report in (report_agreement, report_factors)
+    )
     for name, place in (("tau_pooled", {"protocol": TRAINED}), ("tau_pooled_change", {"pairs": "all"})):
         assert (of_agreement.row(name, **place).low is not None) == known
     assert any("changes the" in finding["sentence"] for finding in page["findings"]) == known

@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from tests.unit.studies.agreement import conftest
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED
 
 from lm_validity.config.sections import Agreement
 from lm_validity.errors import InputError
@@ -13,8 +15,6 @@ from lm_validity.site.report import Given, report_site
 from lm_validity.studies.agreement.readiness import report_readiness
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, write_table
-
-DIRECT, TRAINED = "direct", "train_before_test"
 
 
 def files(folder, families=8, tasks=("quiz", "sums"), seen=0.2, members=2):
@@ -45,17 +45,16 @@ def files(folder, families=8, tasks=("quiz", "sums"), seen=0.2, members=2):
 
 
 def written(folder, groups=("seen",), **world):
-    """(rows, page) of the report on such a world."""
+    """(page, rows) of the report on such a world."""
     return reported(files(folder, **world), folder / "readiness", groups)
 
 
 def reported(paths, output, groups=("seen",)):
-    report_readiness(Sources(*paths), output, Agreement(groups=tuple(groups)))
-    return Rows.read(output / "results.parquet"), json.loads((output / "page.json").read_text())
+    return conftest.reported(Sources(*paths), output, Agreement(groups=tuple(groups)), report_readiness)
 
 
 def test_a_gap_of_readiness_is_found_and_its_interval_is_of_the_change(tmp_path):
-    rows, page = written(tmp_path)
+    page, rows = written(tmp_path)
     change = rows.row("readiness_change", subject=None)
     assert change.low < -0.2 < change.high < 0 and (change.interval_for, change.n) == ("families", 16)
     for protocol, lead in ((DIRECT, 0.2), (TRAINED, 0.0)):
@@ -88,7 +87,7 @@ def logistic_files(folder, boost, chance=0.25):
 
 @pytest.mark.parametrize(("chance", "scale"), [(0.25, "; on the logit scale that was not found"), (None, "")])
 def test_more_ability_with_equal_gains_in_logits_shrinks_in_points_only(tmp_path, chance, scale):
-    rows, page = reported(logistic_files(tmp_path, 2.0, chance), tmp_path / "out")
+    page, rows = reported(logistic_files(tmp_path, 2.0, chance), tmp_path / "out")
     assert rows.row("readiness_change", subject="quiz").high < 0
     logits = rows.row("readiness_logit_change", subject="quiz")
     if chance is None:
@@ -103,7 +102,7 @@ def test_more_ability_with_equal_gains_in_logits_shrinks_in_points_only(tmp_path
 def test_one_model_under_two_names_is_of_one_family(tmp_path):
     paths = files(tmp_path, families=12, members=2)
     table, models = pd.read_parquet(paths[0]), pd.read_csv(paths[1])
-    once, _ = reported(paths, tmp_path / "once")
+    _, once = reported(paths, tmp_path / "once")
     again = models[models["family"] != "f0"].assign(
         model=lambda sheet: sheet["model"] + "-copy", family=lambda sheet: sheet["family"] + "-copy"
     )
@@ -111,7 +110,7 @@ def test_one_model_under_two_names_is_of_one_family(tmp_path):
     copies = copies[copies["model"].isin(again["model"])]
     pd.concat([models, again]).to_csv(paths[1], index=False)
     write_table(pd.concat([table, copies]), SCORES, paths[0])
-    twice, page = reported(paths, tmp_path / "twice")
+    page, twice = reported(paths, tmp_path / "twice")
     assert {rows.value("families_compared", side="outside") for rows in (once, twice)} == {9}
     assert any("count once" in note for note in page["notes"])
 
@@ -120,12 +119,12 @@ def test_three_models_of_one_family_have_no_lead_that_is_surely_one(tmp_path):
     paths = files(tmp_path, families=3, members=1)
     sheet = pd.read_csv(paths[1]).assign(family="f", seen=[0, 0, 1])
     sheet.to_csv(paths[1], index=False)
-    rows, page = reported(paths, tmp_path / "out")
+    page, rows = reported(paths, tmp_path / "out")
     assert rows.row("readiness_change", subject=None).reason_code == "too_few" and not page["answers"]
 
 
 def test_a_group_of_one_family_has_a_rank_among_families(tmp_path):
-    rows, page = written(tmp_path, groups=["family=f1", "released>=2024-01"])
+    page, rows = written(tmp_path, groups=["family=f1", "released>=2024-01"])
     rank = rows.row("readiness_placebo_rank", subject=None, group="family=f1")
     assert rank.value in (1, 2, 3) and rank.n == 8  # f0 and f2 have seen the formats too
     assert f"rank {rank.value:.0f} among the 8 families" in page["findings"][0]["basis"]
@@ -163,7 +162,7 @@ def test_scores_that_are_no_fractions_and_protocols_without_scores(tmp_path):
     table = pd.read_parquet(scores)
     table.loc[table["benchmark"] == "sums", "value"] *= 100
     write_table(table, SCORES, scores)
-    rows, page = reported((scores, models, benchmarks), tmp_path / "out")
+    page, rows = reported((scores, models, benchmarks), tmp_path / "out")
     assert rows.labels("subject", "lead") == ["quiz"]
     assert any("sums" in note for note in page["notes"])
     write_table(table[table["protocol"] == DIRECT], SCORES, scores)

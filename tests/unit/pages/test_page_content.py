@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lm_validity.pages import page as kit
 from lm_validity.pages.page import (
     Finding,
     Lede,
@@ -19,7 +20,6 @@ from lm_validity.pages.page import (
     Picture,
     Section,
     Table,
-    _shown,
     page_document,
     render,
     write_page,
@@ -34,13 +34,13 @@ def page(sections=(), findings=(), name="agreement") -> Page:
     return Page(name, name, list(findings), list(sections))
 
 
-def test_a_section_without_content_is_left_out():
-    sections = [Section("Nothing", explanation="How it would be."), Section("Something", notes=["A note."])]
-    assert [section["title"] for section in page_document(page(sections))["sections"]] == ["Something"]
+def page_with(frame, **options) -> Page:
+    """A page with one table, told.csv."""
+    return page([Section("Here", tables=[Table("told", "Told", frame, **options)])])
 
 
-def test_sections_are_folds_below_a_lede_and_open_without():
-    sections = [Section("Part", notes=["-"])]
+def test_sections_are_folds_below_a_lede_and_open_without_and_those_without_content_are_left_out():
+    sections = [Section("Nothing", explanation="How it would be."), Section("Part", notes=["-"])]
     plain = render(page_document(page(sections)))
     assert re.findall(r"<h([1-6])[^>]*>([^<]+)", plain) == [("1", "agreement"), ("2", "Part")]
     found = render(page_document(replace(page(sections), lede=Lede("Rankings agree better", "0.5 → 0.7", "95%: +1"))))
@@ -66,9 +66,6 @@ def test_without_a_lede_three_findings_are_shown_and_alarms_always(lede, shown):
     listed = re.compile(r"<li[^>]*>(finding \d|an alarm)")
     assert listed.findall(above) == ["an alarm", *[f"finding {n}" for n in range(shown)]]
     assert listed.findall(folded) == [f"finding {n}" for n in range(shown, 8)]
-
-
-def test_few_findings_are_not_folded():
     assert 'id="findings"' not in render(page_document(page(findings=[Finding("only")])))
 
 
@@ -92,7 +89,7 @@ def test_hostile_names_cannot_leave_their_place():
 def test_texts_that_a_spreadsheet_would_compute(tmp_path):
     cells = ["=1+1", "@x", "+x", "-x", "-", "-0.5", "+1", "a=b", 'a"b']
     frame = pd.DataFrame({"=name": cells, "value": [-0.5] * len(cells)})
-    write_page(page([Section("Here", tables=[Table("told", "Told", frame)])]), tmp_path)
+    write_page(page_with(frame), tmp_path)
     written = pd.read_csv(tmp_path / "tables" / "told.csv", dtype={"'=name": str})
     assert written["'=name"].tolist() == ["'=1+1", "'@x", "'+x", "'-x", *cells[4:]]
     assert written["value"].tolist() == [-0.5] * len(cells)
@@ -109,17 +106,17 @@ def test_a_tables_file_is_that_of_pandas(tmp_path):
             "known": [1, Missing("Nobody knows."), 2.5, 3],
         }
     )
-    write_page(page([Section("Here", tables=[Table("told", "Told", frame)])]), tmp_path)
+    write_page(page_with(frame), tmp_path)
     expected = frame.assign(known=[1.0, np.nan, 2.5, 3.0]).to_csv(index=False, lineterminator="\n")
     assert (tmp_path / "tables" / "told.csv").read_text(encoding="utf-8") == expected
-    (section,) = page_document(page([Section("Here", tables=[Table("told", "Told", frame)])]))["sections"]
+    (section,) = page_document(page_with(frame))["sections"]
     assert section["tables"][0]["reasons"] == {"1,5": "Nobody knows."}
 
 
 def test_a_missing_value_is_a_dash_with_its_reason_and_nothing_in_the_csv(tmp_path):
     reason = 'fewer than "two" models <here>'
     frame = pd.DataFrame({"benchmark": ["a", "b"], "tau": [0.5, Missing(reason)]})
-    made = page([Section("Pairs", tables=[Table("pairs", "All pairs", frame, formats={"tau": ".2f"})])])
+    made = page_with(frame, formats={"tau": ".2f"})
     document = page_document(replace(made, notes=["A note."]))
     (table,) = document["sections"][0]["tables"]
     assert table["rows"] == [["a", 0.5], ["b", None]] and table["reasons"] == {"1,1": reason}
@@ -127,36 +124,36 @@ def test_a_missing_value_is_a_dash_with_its_reason_and_nothing_in_the_csv(tmp_pa
     assert document["reasons"] == [reason] and "Point at it" in render(document)
     write_page(made, tmp_path)
     held = json.loads((tmp_path / "assets" / "agreement.js").read_text().partition(" = ")[2].rstrip(";\n"))
-    rows = json.loads(zlib.decompress(base64.b64decode(held["table pairs"])))
+    rows = json.loads(zlib.decompress(base64.b64decode(held["table told"])))
     assert rows == {"values": [["a", "b"], [0.5, None]], "shown": [None, ["0.50", "—"]], "reasons": {"1,1": reason}}
-    assert (tmp_path / "tables" / "pairs.csv").read_text() == "benchmark,tau\na,0.5\nb,\n"
+    assert (tmp_path / "tables" / "told.csv").read_text() == "benchmark,tau\na,0.5\nb,\n"
 
 
 def test_a_page_leaves_out_protocols_and_columns_without_a_value_and_the_csv_has_them(tmp_path):
     nothing, reason = Missing(no_scores("train_before_test")), "too few"
     columns = {"benchmark": list("abab"), "protocol": ["Direct"] * 2 + ["Train before test"] * 2}
     columns |= {"tau": [0.5, Missing(reason), nothing, nothing], "change": [None] * 4, "power": [Missing(reason)] * 4}
-    made = page([Section("Pairs", tables=[Table("pairs", "All pairs", pd.DataFrame(columns))])])
+    made = page_with(pd.DataFrame(columns))
     (table,) = page_document(made)["sections"][0]["tables"]
     assert [column["name"] for column in table["columns"]] == ["benchmark", "protocol", "tau", "power"]
     assert table["rows"] == [["a", "Direct", 0.5, None], ["b", "Direct", None, None]]
     assert table["reasons"] == dict.fromkeys(("0,3", "1,2", "1,3"), reason)
     write_page(made, tmp_path)
-    assert pd.read_csv(tmp_path / "tables" / "pairs.csv").shape == (4, 5)
+    assert pd.read_csv(tmp_path / "tables" / "told.csv").shape == (4, 5)
 
 
 def test_scales_and_p_values_change_what_the_page_shows_but_not_the_csv(tmp_path):
     frame = pd.DataFrame({"from_b": [2.5e-5, None], "p": [1e-74, 0.0314], "to_b": [Missing("Unknown.")] * 2})
     scales = {"from_b": 1e6, "to_b": 1e6, "absent": 2.0}
-    table = Table("told", "Told", frame, formats={"from_b": ".1f", "p": "p"}, scales=scales)
-    write_page(page([Section("Here", tables=[table])]), tmp_path)
-    (shown,) = page_document(page([Section("Here", tables=[table])]))["sections"][0]["tables"]
+    made = page_with(frame, formats={"from_b": ".1f", "p": "p"}, scales=scales)
+    write_page(made, tmp_path)
+    (shown,) = page_document(made)["sections"][0]["tables"]
     assert [column["name"] for column in shown["columns"]] == ["from_b", "p", "to_b"]
     assert shown["rows"] == [[2.5e-5, 1e-74, None], [None, 0.0314, None]]  # what sorting and the download use
     assert [column["scale"] for column in shown["columns"]] == [1e6, 1.0, 1e6]
-    assert _shown(2.5e-5, ".1f", 1e6) == "25.0"
+    assert kit._shown(2.5e-5, ".1f", 1e6) == "25.0"
     assert pd.read_csv(tmp_path / "tables" / "told.csv")["from_b"].tolist()[0] == 2.5e-5
-    assert [_shown(value, "p", 1.0) for value in frame["p"]] == ["<.001", "0.031"]
+    assert [kit._shown(value, "p", 1.0) for value in frame["p"]] == ["<.001", "0.031"]
 
 
 def test_a_picture_is_a_file_of_its_own_too(tmp_path):

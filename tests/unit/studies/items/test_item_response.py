@@ -20,6 +20,13 @@ def simulate(models, items, seed=0, reversed_share=0.0):
     return abilities, slope, intercept, (generator.uniform(size=right.shape) < right).astype(float)
 
 
+def held(fit, abilities):
+    """Which true abilities lie in their 95% interval, on the scale of these models."""
+    return (
+        np.abs(fit.abilities - np.polyval(np.polyfit(abilities, fit.abilities, 1), abilities)) < 1.96 * fit.ability_sds
+    )
+
+
 def test_recovers_abilities_items_and_reversed_items():
     abilities, slope, intercept, correct = simulate(200, 300, reversed_share=0.05)
     fit = fit_2pl(correct)
@@ -46,9 +53,7 @@ def test_intervals_of_abilities_cover_the_truth():
     covered = []
     for seed in range(20):
         abilities, *_, correct = simulate(12, 1000, seed=seed)
-        fit = fit_2pl(correct)
-        true = np.polyval(np.polyfit(abilities, fit.abilities, 1), abilities)  # on the scale of these models
-        covered.append(np.abs(fit.abilities - true) < 1.96 * fit.ability_sds)
+        covered.append(held(fit_2pl(correct), abilities))
     assert 0.9 < np.mean(covered) < 0.99
 
 
@@ -83,14 +88,10 @@ def test_without_reversed_items_none_is_called_so():
         assert fit.negative().sum() == found
 
 
-def test_unknown_answers_are_left_out():
+def test_unknown_answers_are_left_out_and_what_cannot_be_fitted_is_refused():
     *_, correct = simulate(40, 100)
     holes = np.where(np.random.default_rng(1).uniform(size=correct.shape) < 0.2, np.nan, correct)
-    whole, part = fit_2pl(correct), fit_2pl(holes)
-    assert np.corrcoef(whole.abilities, part.abilities)[0, 1] > 0.98
-
-
-def test_refuses_what_it_cannot_fit():
+    assert np.corrcoef(fit_2pl(correct).abilities, fit_2pl(holes).abilities)[0, 1] > 0.98
     for wrong, problem in ((np.ones((2, 5)), "at least 3 models"), (np.full((4, 4), 2.0), "between 0")):
         with pytest.raises(ValueError, match=problem):
             fit_2pl(wrong)
@@ -105,8 +106,7 @@ def test_guessing_does_what_the_guide_says():
         lucky = np.random.default_rng(seed + 100).uniform(size=correct.shape) < 0.25
         fit = fit_2pl(np.where(lucky, 1.0, correct))
         shares.append(fit.discrimination.mean() / (slope.mean() * abilities.std()))
-        true = np.polyval(np.polyfit(abilities, fit.abilities, 1), abilities)
-        covered.append(np.abs(fit.abilities - true) < 1.96 * fit.ability_sds)
+        covered.append(held(fit, abilities))
         orders.append(np.corrcoef(abilities, fit.abilities)[0, 1])
     assert np.mean(shares) == pytest.approx(0.70, abs=0.03)
     assert np.mean(covered) == pytest.approx(0.83, abs=0.05)

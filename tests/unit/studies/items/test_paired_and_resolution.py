@@ -94,16 +94,17 @@ def test_the_smallest_detectable_difference_is_found_with_the_promised_power():
     assert 0.78 < power(needed, 0.25, 0.05) < 0.83
 
 
-def test_equal_answers_are_no_difference():
+def test_equal_answers_are_no_difference_and_one_graded_item_is_no_evidence():
     values = np.array([1.0, 0.0, 1.0])
     found = paired_difference(values, values)
     assert (found.difference, found.p) == (0.0, 1.0)
     assert isinstance(found.test.needed(found.difference, 3), Missing)
     # of 3 items that never differ, no loss below .7 is refused
-    assert found.interval == pytest.approx((-found.interval[1], found.interval[1]))
-    assert found.interval[1] > 0.7
+    assert found.interval == pytest.approx((-found.interval[1], found.interval[1])) and found.interval[1] > 0.7
     graded = paired_difference(values / 2, values / 2)
     assert isinstance(graded.interval, Missing) and graded.p == 1.0
+    assert paired_difference(np.array([0.7]), np.array([0.2])).p == 1.0
+    assert paired_difference(np.full(6, 0.75), np.full(6, 0.25)).p == pytest.approx(2 * 0.5**6)
     with pytest.raises(ValueError, match="at least one common item"):
         paired_difference(np.array([]), np.array([]))
 
@@ -132,11 +133,10 @@ def test_clusters_are_left_out_in_turn():
     assert found.interval[1] - found.difference == pytest.approx(stats.t.ppf(0.975, 90**2 / 818 - 1) * expected)
 
 
-def test_too_few_clusters_are_not_used():
+@pytest.mark.parametrize(("number", "counted"), [(2, None), (3, 3), (90, None)])
+def test_too_few_clusters_or_one_for_each_item_are_not_used(number, counted):
     first, second = answers(np.random.default_rng(0), 90, 0.4, 0.0)
-    assert paired_difference(first, second, np.repeat(np.arange(2), 45)).clusters is None
-    assert paired_difference(first, second, np.repeat(np.arange(3), 30)).clusters == 3
-    assert paired_difference(first, second, np.arange(90)).clusters is None
+    assert paired_difference(first, second, np.repeat(np.arange(number), 90 // number)).clusters == counted
 
 
 def test_unpaired_scores_are_compared_by_their_errors():
@@ -155,16 +155,8 @@ def test_a_benchmark_resolves_models_that_are_apart_and_no_others():
     assert [pair.p < 0.05 for pair in neighbour_tests(apart)] == [True, True]
     equal = [(generator.logistic(size=(5, 300)) < generator.standard_normal(300)).astype(float) for _ in range(50)]
     assert np.mean([pair.p < 0.05 for correct in equal for pair in neighbour_tests(correct)]) < 0.05
-
-
-def test_models_without_common_items_have_no_resolution():
-    apart = np.array([[1.0, 0.0, np.nan, np.nan], [np.nan, np.nan, 1.0, 0.0]])
-    assert neighbour_tests(apart) == neighbour_tests(np.array([[1.0, 0.0]])) == []
-
-
-def test_one_graded_item_is_no_evidence():
-    assert paired_difference(np.array([0.7]), np.array([0.2])).p == 1.0
-    assert paired_difference(np.full(6, 0.75), np.full(6, 0.25)).p == pytest.approx(2 * 0.5**6)
+    nothing_in_common = np.array([[1.0, 0.0, np.nan, np.nan], [np.nan, np.nan, 1.0, 0.0]])
+    assert neighbour_tests(nothing_in_common) == neighbour_tests(np.array([[1.0, 0.0]])) == []
 
 
 @pytest.mark.parametrize("kind", ["right or wrong", "with gaps", "graded", "graded with gaps", "clusters", "one item"])

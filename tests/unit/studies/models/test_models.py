@@ -16,13 +16,16 @@ from lm_validity.tables.schema import SCORES, write_table
 def ordered(write, cells, items=False, changes=None, **columns):
     """The rows of results.parquet of `cells`, {model: items}, and the page."""
     folder = write({(m, "facts", "direct"): v for m, v in cells.items()}, changes=changes, **columns)
-    higher = int(columns.get("higher_is_better", True))
-    sheets = {"models": "model\n" + "\n".join(cells)}
-    sheets["benchmarks"] = f"benchmark,metric,higher_is_better\nfacts,acc,{higher}"
-    for name, text in sheets.items():
-        (folder / f"{name}.csv").write_text(text + "\n")
-    tables = (folder / "scores.parquet", folder / "models.csv", folder / "benchmarks.csv")
-    report_models(Sources(*tables, folder / "items.parquet" if items else None), folder / "out")
+    (folder / "models.csv").write_text("model\n" + "\n".join(cells))
+    sheet = f"benchmark,metric,higher_is_better\nfacts,acc,{int(columns.get('higher_is_better', True))}\n"
+    (folder / "benchmarks.csv").write_text(sheet)
+    return reported(folder, folder / "items.parquet" if items else None)
+
+
+def reported(folder, items=None):
+    """The rows and the page of models, of the tables and sheets in a folder."""
+    tables = (folder / name for name in ("scores.parquet", "models.csv", "benchmarks.csv"))
+    report_models(Sources(*tables, items), folder / "out")
     page = json.loads((folder / "out" / "page.json").read_text())
     return pd.read_parquet(folder / "out" / "results.parquet"), page
 
@@ -106,31 +109,30 @@ def test_common_items_separate_what_standard_errors_do_not(write):
     assert one(rows, "separated_pairs").value == 3 and one(apart, "separated_pairs").value == 2
 
 
-def test_equal_models_may_all_be_best(write):
-    rows, page = ordered(write, {name: right(0.6) for name in "abcd"})
-    assert one(rows, "may_be_best").value == 4 and one(rows, "separated_pairs").value == 0
-    assert [one(rows, "model_rank", name).value for name in "abcd"] == [1, 1, 1, 1]
-    assert page["lede"]["heading"].startswith("Any of the 4 models")
+@pytest.mark.parametrize(
+    ("shares", "ranks", "best", "ending"),
+    [
+        ((0.6, 0.6, 0.6, 0.6), [1, 1, 1, 1], 4, "a and 3 more rank first"),
+        # 2 of 100 items' answers of a pair differ, so a third may be best too
+        ((0.6, 0.6, 0.59, 0.2), [1, 1, 3, 4], 3, "a and 1 more rank first"),
+    ],
+)
+def test_models_that_share_the_highest_score_are_counted(write, shares, ranks, best, ending):
+    rows, page = ordered(write, dict(zip("abcd", map(right, shares), strict=True)))
+    assert [one(rows, "model_rank", name).value for name in "abcd"] == ranks
+    assert one(rows, "may_be_best").value == best
+    heading = page["lede"]["heading"]
+    assert heading.endswith(ending) or (best == 4 and heading.startswith("Any of the 4 models"))
 
 
 def test_without_errors_nobody_is_best(write):
-    rows, page = ordered(
-        write,
-        {"a": right(0.9, 20), "b": right(0.1, 20), "c": right(0.5, 20)},
-        changes=lambda scores: scores.assign(stderr=np.nan, n_items=None),
-    )
+    cells = {"a": right(0.9, 20), "b": right(0.1, 20), "c": right(0.5, 20)}
+    rows, page = ordered(write, cells, changes=lambda scores: scores.assign(stderr=np.nan, n_items=None))
     for quantity in ("may_be_best", "separated_pairs", "smallest_detectable"):
         row = one(rows, quantity)
         assert pd.isna(row.value) and row.reason_code == "no_errors"
     assert page["lede"]["heading"].endswith("is not known") and one(rows, "model_rank", "c").value == 2
     assert page["answers"][0]["sentence"] == f"{page['lede']['heading']}."
-
-
-def test_models_that_share_the_highest_score_are_counted(write):
-    """The lede names one of them; 2 of 100 items' answers of a pair differ, so a third may be best too."""
-    rows, page = ordered(write, {"a": right(0.6), "b": right(0.6), "c": right(0.59), "d": right(0.2)})
-    assert [one(rows, "model_rank", name).value for name in "abcd"] == [1, 1, 3, 4]
-    assert one(rows, "may_be_best").value == 3 and page["lede"]["heading"].endswith("a and 1 more rank first")
 
 
 def test_where_less_is_better_the_lowest_is_first(write):
@@ -167,9 +169,7 @@ def report(tmp_path):
         pd.DataFrame({"model": models, "family": ["x", "y"] * (len(models) // 2)}).to_csv(tmp_path / "models.csv")
         sheet = pd.DataFrame({"benchmark": benchmarks, "metric": metric, "higher_is_better": 1})
         sheet.to_csv(tmp_path / "benchmarks.csv", index=False)
-        report_models(Sources(*(tmp_path / f for f in ("scores.parquet", "models.csv", "benchmarks.csv"))), tmp_path)
-        page = json.loads((tmp_path / "page.json").read_text())
-        return pd.read_parquet(tmp_path / "results.parquet"), page
+        return reported(tmp_path)
 
     return write
 

@@ -17,7 +17,6 @@ from tests.unit.studies.agreement.conftest import (
     score_rows,
 )
 
-from lm_validity.errors import InputError
 from lm_validity.results.put import Rows
 from lm_validity.studies.agreement.data import Data, estimate, range_of
 from lm_validity.studies.agreement.report import agreement
@@ -277,21 +276,6 @@ def test_the_interval_without_noise_is_no_surer_than_resampling_where_models_are
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What cannot be computed is missing, with the reason.
-
-
-def test_checkpoints_without_a_final_one(tmp_path):
-    rows = score_rows()
-    of_m2 = rows["model"] == "m2"
-    found, notes = conftest.run(tmp_path, rows.assign(checkpoint=rows["checkpoint"].where(~of_m2, "main")))
-    assert found.value("models") == 4
-    assert "No final checkpoint: the only or last one is used for m2 (main)." in notes
-    early = rows.assign(checkpoint="step1", iteration=1, value=0.5)
-    found, notes = conftest.run(tmp_path, pd.concat([early, rows.assign(checkpoint="step2", iteration=2)]))
-    assert found.value("tau_mean", protocol=DIRECT) == pytest.approx(-1 / 3)
-    assert f"used for {', '.join(f'{name} (step2)' for name in NAMES)}." in notes
-    rows.loc[of_m2, "checkpoint"] = "main"
-    with pytest.raises(InputError, match="m2 has the checkpoints main, step1, none of them 'final', and how far main"):
-        conftest.run(tmp_path, pd.concat([rows, early[of_m2]]))
 
 
 def test_two_metrics_that_reverse_the_order_of_the_models_are_said_beside_the_answer(tmp_path):

@@ -178,12 +178,10 @@ def test_over_many_benchmarks_leads_are_paired_t_tests_of_mean_scores(report):
     rng = np.random.default_rng(1)
     scores = np.clip(0.5 + np.array([0.2, 0.1, 0.09, -0.1])[:, None] + 0.05 * rng.normal(size=(4, 8)), 0, 1)
     rows, page = report(scores)
-    lead = together(rows, "lead", "m0", behind="m3")
-    test = stats.ttest_rel(scores[0], scores[3])
-    assert (lead.value, lead.low, lead.high) == pytest.approx(
-        ((scores[0] - scores[3]).mean(), *test.confidence_interval())
-    )
-    assert lead.unit == "accuracy" and lead.interval_for == "benchmarks" and lead.n == 8
+    lead, test = together(rows, "lead", "m0", behind="m3"), stats.ttest_rel(scores[0], scores[3])
+    expected = (scores[0] - scores[3]).mean(), *test.confidence_interval()
+    assert (lead.value, lead.low, lead.high) == pytest.approx(expected)
+    assert (lead.unit, lead.interval_for, lead.n) == ("accuracy", "benchmarks", 8)
     p = [stats.ttest_rel(scores[i], scores[j]).pvalue for i in range(4) for j in range(i)]
     assert together(rows, "separated_pairs").value == stepped_down(np.array(p)).sum()
     assert page["picture"]["svg"].count("<tr class") == 4 and "m0" in page["lede"]["heading"]

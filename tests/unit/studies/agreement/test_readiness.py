@@ -136,11 +136,10 @@ def test_a_group_of_one_family_has_a_rank_among_families(tmp_path):
 
 
 def test_a_site_has_page_answer_and_cards_and_a_bad_group_leaves_nothing(tmp_path):
-    scores, models, benchmarks = files(tmp_path)
+    scores, *sheets = files(tmp_path)
 
     def site(name, group):
-        given = Given(models, benchmarks, agreement=Agreement(groups=(group,)))
-        report_site([scores], tmp_path / name, given)
+        report_site([scores], tmp_path / name, Given(*sheets, agreement=Agreement(groups=(group,))))
         return tmp_path / name
 
     folder = site("site", "seen")
@@ -149,8 +148,8 @@ def test_a_site_has_page_answer_and_cards_and_a_bad_group_leaves_nothing(tmp_pat
     rows = {(row["quantity"], row["protocol"]): row for row in card["rows"]}
     assert rows["readiness_change", None]["value"] == change.value
     assert rows["lead", "direct"]["n"] == 16 and json.loads(rows["lead", "direct"]["conditions"]) == {"group": "seen"}
-    low, high = (f"−{-100 * end:.0f}" for end in (change.low, change.high))
-    assert f"95% of the change: {low} to {high}" in (folder / "cards" / "quiz" / "index.html").read_text()
+    interval = f"95% of the change: −{-100 * change.low:.0f} to −{-100 * change.high:.0f}"
+    assert interval in (folder / "cards" / "quiz" / "index.html").read_text()
     assert "Do seen models lead because they were prepared?" in (folder / "index.html").read_text()
     with pytest.raises(InputError, match=r"models\.csv: group 'nothing'"):
         site("other", "nothing")

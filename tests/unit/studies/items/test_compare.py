@@ -20,8 +20,10 @@ DIRECT, TRAINED = "direct", "train_before_test"
 def answers():
     """200 items of two benchmarks: `far` separates a from b, `near` does not."""
     generator = np.random.default_rng(0)
-    far, near = (generator.uniform(size=(2, 200)) < [[0.7], [0.4]]), (generator.uniform(size=(2, 200)) < [[0.5], [0.5]])
-    return {(m, b, DIRECT): v[i] for b, v in (("far", far), ("near", near)) for i, m in enumerate("ab")}
+    drawn = {
+        name: generator.uniform(size=(2, 200)) < shares for name, shares in (("far", [[0.7], [0.4]]), ("near", 0.5))
+    }
+    return {(m, name, DIRECT): values[i] for name, values in drawn.items() for i, m in enumerate("ab")}
 
 
 def compared(folder, *models, items=True, **options):
@@ -45,10 +47,10 @@ def test_common_items_are_compared_pairwise_and_corrected(write, answers):
     assert far.change == pytest.approx(second.mean() - first.mean()) and far.tested.interval()[1] < 0
     by_name = {each.benchmark: each.verdict for each in judged(comparison, Margins())}
     assert by_name["far"].p == pytest.approx(2 * far.tested.p(0.0)) and by_name["near"].p == near.tested.p(0.0)
-    assert decisions(comparison)["far", DIRECT] == "worse" and decisions(comparison)["near", DIRECT] == "not known"
+    assert decisions(comparison) == {("far", DIRECT): "worse", ("near", DIRECT): "not known", (None, DIRECT): "worse"}
     swapped = compared(folder, "b", "a")
-    assert swapped.differences[0].change == pytest.approx(-far.change)
-    assert decisions(swapped)["far", DIRECT] == "better"
+    assert (swapped.differences[0].change, decisions(swapped)["far", DIRECT]) == (pytest.approx(-far.change), "better")
+    assert decisions(compared(write(answers, higher_is_better=False)))["far", DIRECT] == "better"
 
 
 def test_a_gate_over_two_protocols_shares_its_level(write, answers):
@@ -64,10 +66,6 @@ def test_a_gate_over_two_protocols_shares_its_level(write, answers):
         reach = np.sqrt(np.square(ends - changes[:, None]).sum(axis=0)) / 2
         assert found[None, protocol].level == 0.975
         assert found[None, protocol].interval == pytest.approx(changes.mean() + np.array([-1, 1]) * reach)
-
-
-def test_a_metric_of_which_less_is_better_turns_the_change(write, answers):
-    assert decisions(compared(write(answers, higher_is_better=False)))["far", DIRECT] == "better"
 
 
 def test_without_items_standard_errors_are_used_or_nothing(write, answers):
@@ -171,27 +169,24 @@ def test_benchmarks_that_share_items_count_once_in_all_together(write, kind):
 )
 def test_equal_gold_answers_tell_of_shared_items_unless_their_order_is_a_rule(gold, is_shared):
     draw = np.random.default_rng(0)
-    place = gold(draw, 80)
-    rows = [
-        {"model": m, "benchmark": b, "doc_id": f"test:{n}", "correct": float(draw.random() < 0.6), "gold": place[n]}
-        for m in "ab" for b in "xy" for n in range(80)
-    ]  # fmt: skip
-    assert [group.benchmarks for group in shared_items(pd.DataFrame(rows))] == [("x", "y")] * is_shared
+    frame = answered(draw, x=80, y=80).assign(doc_id=[f"test:{n}" for n in range(80)] * 4)
+    found = shared_items(frame.assign(gold=np.tile(gold(draw, 80), 4)))
+    assert [group.benchmarks for group in found] == [("x", "y")] * is_shared
+
+
+def answered(draw, **sizes) -> pd.DataFrame:
+    """Answers of two models to so many items of each benchmark."""
+    places = [(m, name, f"{name}{n}") for m in "ab" for name, size in sizes.items() for n in range(size)]
+    frame = pd.DataFrame(places, columns=["model", "benchmark", "doc_id"])
+    return frame.assign(correct=(draw.random(len(frame)) < 0.6).astype(float))
 
 
 def test_items_are_shared_by_hash_whatever_their_names_and_answers():
-    right = np.random.default_rng(0)
-    rows = [
-        {"model": m, "benchmark": b, "doc_id": f"{b}{n}", "correct": float(right.random() < 0.6)}
-        | {"doc_hash": f"h{n + first}"}
-        for m in "ab"
-        for b, first, size in (("x", 0, 90), ("y", 60, 40), ("z", 500, 90))
-        for n in range(size)
-    ]  # fmt: skip
-    (group,) = shared_items(pd.DataFrame(rows))
-    assert group.benchmarks == ("x", "y")
+    frame = answered(np.random.default_rng(0), x=90, y=40, z=90)
+    first = frame["benchmark"].map({"x": 0, "y": 60, "z": 500})
+    (group,) = shared_items(frame.assign(doc_hash="h" + (first + frame["doc_id"].str[1:].astype(int)).astype(str)))
+    assert group.benchmarks == ("x", "y") and group.documents.nunique() == 100
     assert group.documents["y", "y5"] == group.documents["x", "x65"]
-    assert group.documents.nunique() == 100
 
 
 def test_one_model_under_two_names_is_said_first(write, answers):
@@ -214,9 +209,8 @@ def test_one_model_under_two_names_is_said_first(write, answers):
 def test_the_gate_fails_where_the_loss_is_surely_beyond_the_margin(write, answers, margin, must, decision):
     cells = {key: value for key, value in answers.items() if key[1] == "far"}
     comparison = compared(write(cells))
-    assert (
-        -0.45 < comparison.differences[0].tested.interval()[0] < comparison.differences[0].tested.interval()[1] < -0.15
-    )
+    low, high = comparison.differences[0].tested.interval()
+    assert -0.45 < low < high < -0.15
     assert gate(judged(comparison, Margins({}, Margin(margin, must)))) == decision
 
 

@@ -3,9 +3,8 @@
 Taus are never those of a filled table. Predictions stand apart from results.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -295,25 +294,13 @@ SECTION = SectionOf(
 )
 
 
-class Despite(NamedTuple):
-    """What the page says despite missing cells."""
-
-    section: Section | None = None
-    findings: Sequence[Finding] = ()
-    notes: Sequence[str] = ()
-
-
-def despite_missing_cells(rows: Rows, data: Data, trusted: Mapping[str, Fitted | None]) -> Despite:
-    """Of each protocol that lacks cells: ranks with intervals, and predictions in a table of their own. Findings only
-    where so many cells are missing that headlines are pooled. `trusted`: how far predictions can be."""
-    if not data.incomplete:
-        return Despite()
-    tables, notes, findings, shown = [], list[str](), list[Finding](), data.matrix.labelled(rows)
+def despite_missing_cells(rows: Rows, data: Data, trusted: Mapping[str, Fitted | None]) -> list[Section]:
+    """The fold of each protocol that lacks cells, if there is one: ranks with intervals, and predictions in a table of
+    their own. `trusted`: how far predictions can be."""
+    tables, notes, shown = [], list[str](), data.matrix.labelled(rows)
     for p in data.incomplete:
         title, place = svg.NAMES[p].capitalize(), {"protocol": p}
-        notes += _trust_notes(svg.NAMES[p].capitalize(), trusted[p])
-        if np.isfinite(rows.value("tau_pooled", **place)) and data.lacks_many:
-            findings.append(_finding(rows, data, p))
+        notes += _trust_notes(title, trusted[p])
         for quantity, index, form, heading, caption in (
             ("rank_predicted", {"subject": "model"}, ".1f", "ranks despite missing cells", "95% intervals over the "
              "values that missing cells may have had, for these benchmarks and items."),
@@ -330,7 +317,7 @@ def despite_missing_cells(rows: Rows, data: Data, trusted: Mapping[str, Fitted |
                 name, order = f"{quantity}_{p}", "value" if quantity == "rank_predicted" else ""
                 table = TableOf(name, index, columns, f"{title}: {heading}", caption, place, order, folded=True)
                 tables.append(table.made(shown))
-    return Despite(replace(SECTION.drawn(rows), tables=tables, notes=notes), findings, notes)
+    return [replace(SECTION.drawn(rows), tables=tables, notes=notes)] if data.incomplete else []
 
 
 def _told(row: Row | None) -> str:
@@ -338,7 +325,7 @@ def _told(row: Row | None) -> str:
     return "unknown" if row is None else words.with_interval(row.value, ends_of(row))
 
 
-def _finding(rows: Rows, data: Data, protocol: str) -> Finding:
+def pooled_finding(rows: Rows, data: Data, protocol: str) -> Finding:
     """Pooled agreement, alone and assisted, and how many cells it rests on."""
     cells, missing, unplanned, by_scores = (
         int(rows.value(name, protocol=protocol))

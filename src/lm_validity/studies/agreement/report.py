@@ -241,7 +241,7 @@ def agreement(
         rows.put("tau_mean_without_selected_on_test", chosen.mean_tau_without, "tau")
     despite = incomplete.despite_missing_cells(rows, data, incomplete.put_incomplete(rows, data))
     sections = {group: [one.drawn(rows) for one in of_group if one.tells(rows)] for group, of_group in FOLDS.items()}
-    sections[RESTS] = [despite.section] if despite.section is not None else []
+    sections[RESTS] = despite
     if scores is not None:
         benchmarks.put_prompt_ranges(rows, scores, matrix)
         sections[NOISE] += prompts_chosen(benchmarks.prompt_choices(scores, selections, matrix), matrix)
@@ -256,9 +256,13 @@ def agreement(
         answers=[first, *further],
         question="Do the benchmarks agree on which model is better? "
         + explain_protocols(matrix.protocols, trained_here=matrix.trained_here),
-        findings=[*findings(rows, data), *despite.findings],
+        findings=[*findings(rows, data)],
         sections=[replace(one, group=group) for group, of_group in sections.items() for one in of_group],
-        notes=(*notes_on(data), *with_names({REVERSING: reversing}), *despite.notes),
+        notes=(
+            *notes_on(data),
+            *with_names({REVERSING: reversing}),
+            *(note for fold in despite for note in fold.notes),
+        ),
     )
     return page, rows
 
@@ -291,6 +295,9 @@ def findings(rows: Rows, data: Data) -> Iterator[Finding]:
         )
     if (perplexity := _perplexity_finding(rows, data)) is not None:
         yield perplexity
+    for p in data.incomplete if data.lacks_many else ():  # headlines are pooled
+        if np.isfinite(rows.value("tau_pooled", protocol=p)):
+            yield incomplete.pooled_finding(rows, data, p)
 
 
 def told(number: Estimate, *, signed: bool = False) -> str:

@@ -286,6 +286,10 @@ def items_page(analysis: Analysis) -> Page:
     )
     label = "Share of neighbours in the ranking that differ beyond chance (p < .05, each by itself)"
     sizes = [row for row in rows.all("paired_difference") if row.subject in analysis.graded]
+    lede, copies = (
+        _lede(rows, protocols),
+        [n.rstrip(".") for n in analysis.notes if n.startswith("Models with the same")],
+    )
     gap = PanelOf(
         "Which gap is found?",
         Says("paired_difference", "**{span} points** are found four times out of five, by benchmark"),
@@ -299,7 +303,8 @@ def items_page(analysis: Analysis) -> Page:
         findings=[Finding(_finding(rows, protocol)) for protocol in protocols],
         sections=[section.drawn(rows) for section in sections],
         notes=analysis.notes,
-        lede=_with_copies(_lede(rows, protocols), analysis.notes),
+        # the models that count once are named in the first sentence: so a terminal names them too
+        lede=replace(lede, sentence=". ".join([lede.sentence, *copies])),
         picture=Dots(shares, label, sorted=True).draw(rows),
         panels=[panel for panel in (gap, _items_panel(rows, protocols[0])) if panel is not None],
     )
@@ -351,9 +356,3 @@ def _items_panel(rows: Rows, protocol: str) -> Panel | None:
     text = f"**{certain} of {count(items, 'item')}** are answered better by weaker models, beyond chance"
     question = "Do items work against the benchmark?"
     return Panel(question, text, picture, "yes" if certain else "not known", "" if certain else "not shown")
-
-
-def _with_copies(lede: Lede, notes: Sequence[str]) -> Lede:
-    """A page's first sentence, with the models that count once where there are any: so a terminal names them too."""
-    said = [note.rstrip(".") for note in notes if note.startswith("Models with the same")]
-    return replace(lede, sentence=". ".join([lede.sentence, *said]))

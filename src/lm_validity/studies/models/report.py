@@ -12,12 +12,12 @@ from markupsafe import Markup
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Picture, Section
 from lm_validity.pages.svg import KINDS, NAMES, carpet, carpet_svg, shortened
 from lm_validity.results.put import Column, Row, Rows, ends_of, labels_of
-from lm_validity.results.sections import Dots, Says, SectionOf, Series, TableOf, Written, write_rows
+from lm_validity.results.sections import TOKENS, Dots, Says, SectionOf, Series, TableOf, Written, write_rows
 from lm_validity.studies.agreement.score_matrix import STUDY, ScoreMatrix, read_score_matrix, without_shared_items
 from lm_validity.studies.items.answers import model_scores
 from lm_validity.studies.models.numbers import ModelOrder, Place, model_order
 from lm_validity.tables.counted import Sources
-from lm_validity.words import count, decimal, explain_protocols, number, scale_of
+from lm_validity.words import count, decimal, explain_protocols, number
 
 FIRST_RANKS = 8  # of the picture on a site's first page
 RULE = "Tiers and ranks hold for all pairs of models at once (95%)"
@@ -71,18 +71,17 @@ def report_models(sources: Sources, output: str | Path) -> None:
     copies = set(matrix.models) - set(counted.rows["model"])
     order = model_order(matrix, items, copies)
     order = order._replace(notes=(*order.notes, *(note for note in counted.notes if note not in order.notes)))
-    write_rows(models_page(order, matrix) if order.places else _no_page(order), order.rows, output)
-
-
-def _no_page(order: ModelOrder) -> Page:
-    """Where no benchmark has scores of two models, which are not the same model."""
-    reasons = [note for note in order.notes if "count once" in note] or ["No benchmark has scores of two models"]
-    lede = Lede("Which model is best is not known", reasons[0].rstrip("."))
-    return Page("models", "Models", [Finding(f"{lede.heading}. {lede.sentence}.")], [], notes=order.notes, lede=lede)
+    write_rows(models_page(order, matrix), order.rows, output)
 
 
 def models_page(order: ModelOrder, matrix: ScoreMatrix) -> Page:
-    """The page: on all benchmarks together after training where that is known, else direct; else on the first one."""
+    """The page: on all benchmarks together after training where that is known, else direct; else on the first one.
+    Where no benchmark has scores of two models, which are not the same model, the order is not known."""
+    if not order.places:
+        reasons = [note for note in order.notes if "count once" in note] or ["No benchmark has scores of two models"]
+        lede = Lede("Which model is best is not known", reasons[0].rstrip("."))
+        found = [Finding(f"{lede.heading}. {lede.sentence}.")]
+        return Page("models", "Models", found, [], notes=order.notes, lede=lede)
     labels = dict(zip(matrix.models, matrix.labels, strict=True))
     rows = Rows("models", (_labelled(row, labels) for row in order.rows))
     together = [scope for scope in order.places if scope[0] is None]
@@ -90,6 +89,8 @@ def models_page(order: ModelOrder, matrix: ScoreMatrix) -> Page:
     assumed = {name for name, unknown in zip(matrix.benchmarks, matrix.assumed, strict=True) if unknown}
     ledes = {scope: _lede(rows, scope, assumed=scope[0] in assumed) for scope in (together or order.places)}
     basis = ". ".join([_scope_words(rows, main), *([RULE] if _places(rows, main) else [])]) + "."
+    series = Series("model_rank", {"other": "{}"}, _where(main), KINDS[main[1]])
+    ranks = Dots([series], f"Rank, {NAMES[main[1]]}", rising=True, most=FIRST_RANKS, zero=False)
     return Page(
         name="models",
         title="Models",
@@ -105,8 +106,8 @@ def models_page(order: ModelOrder, matrix: ScoreMatrix) -> Page:
         lede=ledes[main],
         picture=Picture(_table(rows, main), f"{basis} {_READING}"),
         answers=[
-            Answer("Which model is best?", f"{ledes[main].heading}.", _ranks(main).draw(rows).svg, _places(rows, main),
-                   basis, "All models")
+            Answer("Which model is best?", f"{ledes[main].heading}.", ranks.draw(rows).svg, _places(rows, main), basis,
+                   "All models")
         ],
     )  # fmt: skip
 
@@ -163,11 +164,6 @@ def _lede(rows: Rows, scope: Place, *, assumed: bool) -> Lede:
     return Lede(heading, f"{count(int(np.nanmax(tiers)), 'tier')}; {summary}", _places(rows, scope, f"{name} has "))
 
 
-def _ranks(scope: Place) -> Dots:
-    series = Series("model_rank", {"other": "{}"}, _where(scope), KINDS[scope[1]])
-    return Dots([series], f"Rank, {NAMES[scope[1]]}", rising=True, most=FIRST_RANKS, zero=False)
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # The table of models: tier, rank with its interval, scores by benchmark.
 
@@ -194,14 +190,14 @@ def _table(rows: Rows, scope: Place) -> Markup:
     tiers = {row.other: row.value or math.inf for row in rows.all("tier", **_where(scope))}
     ranked = sorted(_ranked(rows, scope), key=lambda row: (tiers[row.other], row.value))
     names, last = [row.other or "" for row in ranked], max(number(row.value) for row in ranked)
-    standings, sizes = _standings(rows, scope[1]), {n: rows.row("parameters", other=n) for n in names}
+    standings, sizes = _standings(rows, scope[1]), {row.other: row.value for row in rows.all("parameters")}
     families = {n: row.text or "" for n in names if (row := rows.row("family", other=n))}
     columns: dict[str, Iterable[tuple[float | str | None, str]]] = {
         "tier": ((tiers[n], f"{tiers[n]:.0f}") if tiers[n] < math.inf else (None, "–") for n in names),
         "rank": ((row.value, _whisker(row, last, KINDS[scope[1]])) for row in ranked),
         "scores": ((fmean(shares) if (shares := standings.get(n)) else None, _strip(shares or [])) for n in names),
         "family": ((families.get(n) or None, families.get(n, "")) for n in names),
-        "size": ((row.value if row else None, _size(row)) for row in sizes.values()),
+        "size": ((v, "" if v is None else f"{Written(v, TOKENS)}") for v in map(sizes.get, names)),
     }
     if scope[0] is not None:
         scores = {row.other: row.value for row in rows.all("score", **_where(scope))}
@@ -217,13 +213,6 @@ def _table(rows: Rows, scope: Place) -> Markup:
         body.append(_LINE.format(*line, shortened(name, 34), Markup("").join(cells.values())))
     heads = Markup("").join(map(_HEAD.format, dict.fromkeys(("tier", "model", *drawn))))
     return _TABLE.format(len(names), heads, Markup("").join(body))
-
-
-def _size(row: Row | None) -> str:
-    if row is None or row.value is None:
-        return ""
-    scale, unit = scale_of(row.value)
-    return f"{row.value * scale:.3g} {unit}"
 
 
 def _whisker(row: Row, last: float, kind: str) -> Markup:

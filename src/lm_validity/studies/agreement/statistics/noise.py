@@ -91,8 +91,9 @@ def noise_ceiling(
     finite, mean = taus[np.isfinite(taus)], ranking.finite_mean(taus)
     above_zero = bool(len(finite) and mean > max(LEAST_CEILING, 3 * finite.std() / np.sqrt(len(finite))))
     models, columns = int(np.isfinite(scores).any(axis=1).sum()), np.flatnonzero(is_used)
-    sums = expected.mean(draws, columns)
-    return Ceiling(mean, by_benchmark, is_used, models, observed_by_pair, sums, above_zero)
+    sums = expected.product, expected.untied, expected.known, expected.group
+    signs = resampling.ExpectedSigns(*sums, columns, draws)
+    return Ceiling(mean, by_benchmark, is_used, models, observed_by_pair, signs, above_zero)
 
 
 class ShareCeiling(NamedTuple):
@@ -173,10 +174,6 @@ class _Expectation:
         if not self.all_known:
             signs *= self.known[:, None]
         return signs
-
-    def mean(self, draws: int, columns: np.ndarray) -> resampling.ExpectedSigns:
-        """What the tables had on average, as sums."""
-        return resampling.ExpectedSigns(self.product, self.untied, self.known, self.group, columns, draws)
 
 
 class LatentOrder(NamedTuple):

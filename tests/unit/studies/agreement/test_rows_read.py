@@ -67,14 +67,15 @@ def test_models_and_benchmarks_of_other_studies_stay_out(tmp_path):
     rows = score_rows()
     more = [rows.assign(model="early"), rows[rows["model"] == "m0"].assign(model="sparse")]
     others = pd.concat([*more, rows[rows["benchmark"] == "a"].assign(benchmark="curve")])
-    models = "model,studies\n" + "".join(f'{name},"signal, agreement"\n' for name in NAMES) + "early,signal\n"
-    models += f"sparse,{NO_STUDY}\n"
-    benchmarks = BENCHMARKS.replace("higher_is_better\n", "higher_is_better,studies\n").replace(
-        "choice,1\n", "choice,1,\n"
+    models = "model,studies\n" + "".join(f'{name},"signal, agreement"\n' for name in NAMES)
+    models += f"early,signal\nsparse,{NO_STUDY}\n"
+    heading, *lines = BENCHMARKS.split()
+    benchmarks = "\n".join([f"{heading},studies", *(f"{line}," for line in lines), ""]).replace(
+        "true,", "true,agreement"
     )
-    benchmarks = benchmarks.replace("true\n", "true,agreement\n").replace("rolling,0\n", "rolling,0,\n")
-    curve = "curve,x,acc,multiple_choice,1,signal\n"
-    found, notes = run(tmp_path, pd.concat([rows, others]), models, benchmarks + curve)
+    found, notes = run(
+        tmp_path, pd.concat([rows, others]), models, benchmarks + "curve,x,acc,multiple_choice,1,signal\n"
+    )
     assert (found.value("models"), found.value("benchmarks")) == (4, 3)
     assert found.value("tau_mean", protocol=DIRECT) == pytest.approx(-1 / 3)
     of_others = [note for note in notes.split("\n") if "early" in note]

@@ -1,5 +1,7 @@
 """Paired comparisons against scipy and simulation; resolution of a benchmark on worlds that are known."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -125,10 +127,10 @@ def test_power_and_items_needed_are_those_of_simulation():
 
 def test_clusters_are_left_out_in_turn():
     generator, clusters = np.random.default_rng(2), np.repeat(np.arange(12), np.arange(2, 14))
-    first, second = generator.random(len(clusters)), generator.random(len(clusters))
+    first, second = generator.random((2, len(clusters)))
     found = paired_difference(first, second, clusters)
-    without = [np.mean((first - second)[clusters != one]) for one in range(12)]
-    expected = np.sqrt(11 / 12 * np.sum((np.array(without) - found.difference) ** 2))
+    without = np.array([np.mean((first - second)[clusters != one]) for one in range(12)])
+    expected = np.sqrt(11 / 12 * np.sum((without - found.difference) ** 2))
     assert found.test.error == pytest.approx(expected)
     assert found.interval[1] - found.difference == pytest.approx(stats.t.ppf(0.975, 90**2 / 818 - 1) * expected)
 
@@ -173,18 +175,17 @@ def test_all_pairs_at_once_are_the_pairs_one_by_one(kind):
     correct = correct[:, :1] if kind == "one item" else correct
     clusters = generator.integers(0, 12, size=90).astype(str) if kind == "clusters" else None
     p, detectable, items = paired_tests(correct, clusters)
-    for i in range(6):
-        assert np.isnan(p[i, i]) and np.isnan(detectable[i, i])
-        for j in range(i + 1, 6):
-            both = np.isfinite(correct[i] + correct[j])
-            assert items[i, j] == both.sum()
-            if not both.any():
-                assert np.isnan(p[i, j]) and np.isnan(detectable[i, j])
-                continue
-            one = paired_difference(correct[i, both], correct[j, both], None if clusters is None else clusters[both])
-            assert p[i, j] == p[j, i] == pytest.approx(one.p, rel=1e-6, abs=1e-12)
-            assert detectable[i, j] == pytest.approx(number(one.smallest_detectable), rel=1e-6, nan_ok=True)
-            assert np.array_equal(detectable[i, j], detectable[j, i], equal_nan=True)
+    assert np.isnan(np.diag(p)).all() and np.isnan(np.diag(detectable)).all()
+    assert all(np.array_equal(table, table.T, equal_nan=True) for table in (p, detectable))
+    for i, j in combinations(range(6), 2):
+        both = np.isfinite(correct[i] + correct[j])
+        assert items[i, j] == both.sum()
+        if not both.any():
+            assert np.isnan(p[i, j]) and np.isnan(detectable[i, j])
+            continue
+        pair = paired_difference(correct[i, both], correct[j, both], None if clusters is None else clusters[both])
+        assert p[i, j] == pytest.approx(pair.p, rel=1e-6, abs=1e-12)
+        assert detectable[i, j] == pytest.approx(number(pair.smallest_detectable), rel=1e-6, nan_ok=True)
 
 
 @pytest.mark.parametrize("sizes", [(30, 30, 30), (40, 5, 20, 60), tuple(range(5, 65, 5))], ids=str)

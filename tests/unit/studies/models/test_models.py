@@ -45,15 +45,6 @@ def right(share, items=1000):
     return (np.arange(items) < round(share * items)).astype(float)
 
 
-def test_pairs_by_standard_errors_are_z_tests():
-    scores, errors = np.array([0.8, 0.75, 0.7, 0.7]), np.array([0.01, 0.02, 0.0, 0.0])
-    p, detectable = p_by_errors(scores, errors)
-    z = 0.05 / np.sqrt(0.01**2 + 0.02**2)
-    assert p[0, 1] == pytest.approx(2 * (1 - stats.norm.cdf(z))) and p[1, 0] == p[0, 1]
-    assert np.isnan(p[2, 3]) and np.isnan(np.diag(p)).all()  # neither has an error
-    assert stats.norm.sf(stats.norm.ppf(0.975) - detectable[0, 1] / np.sqrt(5e-4)) == pytest.approx(0.8, abs=1e-6)
-
-
 def stepped_down(p):
     """Which p Holm's procedure rejects at 5%: from the smallest on until one is above 0.05 / (those that are left)."""
     rejected = np.zeros(len(p), dtype=bool)
@@ -64,17 +55,15 @@ def stepped_down(p):
     return rejected
 
 
-def test_holm_goes_over_the_known_pairs():
-    generator = np.random.default_rng(1)
-    upper = np.triu(generator.uniform(size=(6, 6)) ** 4, 1)
-    p = np.where(np.eye(6, dtype=bool), np.nan, upper + upper.T)
+def test_holm_goes_over_the_known_pairs_and_z_tests_need_an_error():
+    p = np.random.default_rng(1).uniform(size=(6, 6)) ** 4
+    p = np.where(np.eye(6, dtype=bool), np.nan, np.triu(p, 1) + np.triu(p, 1).T)
     p[1, 4] = p[4, 1] = np.nan
-    adjusted = holm_over_pairs(p)
-    first, second = np.triu_indices(6, 1)
-    kept = np.isfinite(p[first, second])
-    assert np.array_equal(adjusted[first, second][kept] < 0.05, stepped_down(p[first, second][kept]))
+    adjusted, upper = holm_over_pairs(p), np.triu(np.isfinite(p))
+    assert np.array_equal(adjusted[upper] < 0.05, stepped_down(p[upper]))
     assert np.nanmin(adjusted) == pytest.approx(14 * np.nanmin(p))  # of 15 pairs one is unknown
     assert np.isnan(adjusted[1, 4]) and np.array_equal(adjusted, adjusted.T, equal_nan=True)
+    assert np.isnan(p_by_errors(np.array([0.7, 0.6]), np.zeros(2))).all()
 
 
 def test_an_order_from_standard_errors(write):

@@ -8,14 +8,10 @@ from lm_validity.studies.agreement.statistics.noise import grid_steps, noise_cei
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
 
 
-def test_without_noise_the_ceiling_is_one():
+def test_the_ceiling_is_one_without_noise_and_that_of_the_reliability_of_normal_scores():
     scores = np.random.default_rng(0).normal(size=(15, 4))
     ceiling = noise_ceiling(scores, np.zeros_like(scores), np.random.default_rng(1), draws=3)
-    assert ceiling.mean_tau == pytest.approx(1.0)
-    assert ceiling.by_benchmark == pytest.approx(np.ones(4))
-
-
-def test_normal_scores_have_the_ceiling_of_their_reliability():
+    assert [ceiling.mean_tau, *ceiling.by_benchmark] == pytest.approx(np.ones(5))
     # observed variance 1 = true variance 1 - s² + noise s²: two benchmarks of one order correlate with 1 - s², and
     # tau of normal variables is 2/pi asin(rho)
     rng = np.random.default_rng(2)
@@ -68,13 +64,17 @@ def test_noise_within_clumps_of_models_is_no_order():
 
 
 def test_scores_of_equal_models_show_what_they_are_rounded_to():
-    known = [[0.1, 0.5, 1 / 3, 2.0], [0.25, 0.25, 2 / 3, 3.1], [0.4, 1.0, 2 / 3, 4.2], [0.4, 0.75, 0.0, 5.3],
-             [0.4, 0.5, 1.0, np.nan]]  # fmt: skip
-    assert grid_steps(np.array(known)) == pytest.approx([0.15, 0.25, 1 / 3, 0])  # no two are equal: nothing is known
-    rng = np.random.default_rng(0)
-    assert grid_steps(np.column_stack([rng.normal(size=30).round(3), rng.integers(0, 40, 30) / 40]))[1] == (
-        pytest.approx(1 / 40)
+    columns = (
+        [0.1, 0.25, 0.4, 0.4, 0.4],
+        [0.5, 0.25, 1, 0.75, 0.5],
+        [1 / 3, 2 / 3, 2 / 3, 0, 1],
+        [2, 3.1, 4.2, 5.3, np.nan],
     )
+    assert grid_steps(np.column_stack(columns)) == pytest.approx(
+        [0.15, 0.25, 1 / 3, 0]
+    )  # no two are equal: nothing is known
+    rng = np.random.default_rng(0)
+    assert grid_steps((rng.integers(0, 40, 30) / 40)[:, None]) == pytest.approx([1 / 40])
 
 
 def table_with_factors(factors: int, rng: np.random.Generator) -> np.ndarray:

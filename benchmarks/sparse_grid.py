@@ -108,11 +108,11 @@ def measure(table: Published, case: Case, seed: int) -> dict:
         np.array([[(model, name) in chosen for name in benchmarks] for model in models])
         for chosen in (case.planned, case.audited)
     )
-    part = np.ix_(rows, columns)
+    part, losses = np.ix_(rows, columns), np.zeros((2, len(columns)), dtype=bool)
 
     def fit(chosen: np.ndarray) -> CellProcess:
-        scores = np.where(chosen, whole, np.nan)
-        return fit_process(scores, table.stderr[part], table.direct[part], table.size[rows], table.families[rows], seed)
+        scores, facts = np.where(chosen, whole, np.nan), (table.size[rows], table.families[rows])
+        return fit_process(scores, table.stderr[part], table.direct[part], *facts, losses)
 
     process, signs = fit(known), pair_signs(np.where(known, whole, np.nan))
     truth = pooled_tau(pair_signs(whole)).mean

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lm_validity.studies.items.statistics import p_by_errors, paired_tests
-from lm_validity.studies.models.order import Order, leads_over_benchmarks, order_of
+from lm_validity.studies.models.order import Leads, Order, leads_over_benchmarks, order_of
 
 Rng = np.random.Generator
 Abilities = Callable[[Rng, int], np.ndarray]
@@ -41,7 +41,7 @@ class World(NamedTuple):
         scores = ability[:, None] + rng.uniform(*self.noise, size=(self.models, 1)) * part
         scores[rng.random(shape) < self.missing] = np.nan
         leads = leads_over_benchmarks(scores, clusters, standardised=True)
-        return ability, order_of(leads.lead, leads.p())
+        return ability, order_of(leads)
 
 
 class Answers(NamedTuple):
@@ -58,12 +58,9 @@ class Answers(NamedTuple):
         ability = self.abilities(rng, self.models)
         right = rng.random((self.models, self.items)) < 1 / (1 + np.exp(rng.normal(size=self.items) - ability[:, None]))
         scores = right.mean(axis=1)
-        p = (
-            paired_tests(right.astype(float)).p
-            if self.paired
-            else p_by_errors(scores, right.std(1) / self.items**0.5)[0]
-        )
-        return ability, order_of(scores[:, None] - scores, p)
+        errors = right.std(1) / self.items**0.5
+        p = paired_tests(right.astype(float))[0] if self.paired else p_by_errors(scores, errors)[0]
+        return ability, order_of(Leads(scores[:, None] - scores, errors, errors, p))
 
 
 def normal(rng: Rng, models: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from lm_validity.errors import InputError
 from lm_validity.results.put import Rows
 from lm_validity.site.since import Earlier, changes, sentences
 from lm_validity.studies.items.statistics import p_by_errors
-from lm_validity.studies.models.order import order_of
+from lm_validity.studies.models.order import Leads, order_of
 from lm_validity.tables.schema import ITEMS, SCORES, write_table
 
 ABILITIES = {"ant": -0.6, "bee": 0.0, "cat": 0.5, "dog": 1.5}
@@ -69,7 +69,7 @@ def test_another_sampling_of_the_same_models_changes_nothing():
         sides = []
         for _ in range(2):
             scores = truth + errors * rng.normal(size=12)
-            order = order_of(scores[:, None] - scores, p_by_errors(scores, errors)[0])
+            order = order_of(Leads(scores[:, None] - scores, errors, errors, p_by_errors(scores, errors)[0]))
             rank = stats.rankdata(-scores)
             sides.append(snapshot({f"m{i}": (rank[i], order.low[i], order.high[i], order.tier[i]) for i in range(12)}))
         any_changed += bool(changed(*sides).moved)

@@ -158,11 +158,11 @@ def population_results(
 
     for p in PROTOCOLS:
         taus, categories = without(table.scores[p])
-        interval = transformed_interval(taus[0], taus[1:], "tau", sizes, categories, of_categories)
+        interval = transformed_interval(taus[0], taus[1:], "tau", sizes, (categories, of_categories))
         found[f"tau, {p}|{kind}"] = one(taus[0], interval, truths[p].population_tau)
     direct, prepared = (without(scores) for scores in known_in_all(table.scores).values())
     taus, categories = ((after - before) / 2 for before, after in zip(direct, prepared, strict=True))
-    low, high = transformed_interval(taus[0], taus[1:], "tau", sizes, categories, of_categories)
+    low, high = transformed_interval(taus[0], taus[1:], "tau", sizes, (categories, of_categories))
     truth = truths[PROTOCOLS[1]].population_tau - truths[PROTOCOLS[0]].population_tau
     return found | {f"change|{kind}": one(2 * taus[0], Interval(2 * low, 2 * high), truth)}
 

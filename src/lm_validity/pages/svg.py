@@ -147,14 +147,12 @@ def estimate(axis: Axis, value: float | None, ends: Sequence[float] | None, y: f
     return interval + dot(axis(value), y, kind)
 
 
-def ticks(
-    axis: Axis, values: Sequence[float], top: float, bottom: float, written: Sequence[str] | None = None
-) -> Markup:
+def ticks(axis: Axis, values: Sequence[float], top: float, bottom: float, written: Sequence[str] = ()) -> Markup:
     """Vertical grid lines, an axis at 0 where the axis crosses it, and what is `written` under each line."""
     marks = [
         line(axis(value), top, axis(value), bottom, "ax" if value == 0 and axis.low < 0 else "g") for value in values
     ]
-    if written is not None:
+    if written:
         marks += [
             text(axis(value), bottom + 14, words, "", "middle") for value, words in zip(values, written, strict=True)
         ]

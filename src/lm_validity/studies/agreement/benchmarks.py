@@ -359,9 +359,7 @@ SCREENED = TableOf(
 )
 
 
-def report_screening(
-    sources: Sources, output: str | Path, section: Screening, results: str | Path | None = None
-) -> None:
+def report_screening(sources: Sources, output: Path, section: Screening, results: Path | None = None) -> None:
     """Write results.parquet, the table and the page of the screening under `output`.
 
     Training examples are those of the benchmarks sheet's column `training_examples`, else those that a run's records
@@ -376,7 +374,7 @@ def report_screening(
     facts = matrix.benchmark_facts[tasks]
     examples = facts["training_examples"].to_numpy(dtype=float)
     if results:
-        recorded = [_recorded(Path(results), benchmark) for benchmark in facts["benchmark"]]
+        recorded = [_recorded(results, benchmark) for benchmark in facts["benchmark"]]
         examples = np.where(np.isnan(examples), recorded, examples)
     direct, trained = (matrix.oriented(protocol)[:, tasks] for protocol in PROTOCOLS)
     screening = screen_benchmarks(direct, trained, examples, section)

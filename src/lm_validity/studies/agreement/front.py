@@ -409,11 +409,10 @@ def _carpet(
 
 
 _Estimated = tuple[float, Range | None]
+_Lines = Mapping[str, Mapping[str, _Estimated]]  # by name and kind of mark
 
 
-def _dots(
-    label: str, lines: Mapping[str, Mapping[str, _Estimated]], dashed: Sequence[float] = (), unit: str = "tau"
-) -> Markup:
+def _dots(label: str, lines: _Lines, dashed: Sequence[float] = (), unit: str = "tau") -> Markup:
     """A line for each name with a mark of each kind, on its interval."""
     rows = Rows("front")
     for name, marks in lines.items():

@@ -432,9 +432,7 @@ def mcnemar_p(first_only: int, second_only: int) -> float:
     return float(stats.binomtest(first_only, total, 0.5).pvalue) if total else 1.0
 
 
-def unpaired_difference(
-    difference: float, errors: tuple[float, float], sampling: "SamplingPart | None" = None
-) -> StudentTest:
+def unpaired_difference(difference: float, errors: tuple[float, float], sampling: "SamplingPart | None") -> StudentTest:
     """The test of scores known by their standard errors only: difference / √(se₁² + se₂²).
 
     It takes the two scores as independent, which models on the same items are not: their errors move together, so it is

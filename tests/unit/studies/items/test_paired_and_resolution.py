@@ -142,12 +142,12 @@ def test_too_few_clusters_or_one_for_each_item_are_not_used(number, counted):
 
 
 def test_unpaired_scores_are_compared_by_their_errors():
-    test = unpaired_difference(0.1, (0.03, 0.04))
+    test = unpaired_difference(0.1, (0.03, 0.04), None)
     assert test.error == pytest.approx(0.05) and test.p(0.0) == pytest.approx(2 * stats.norm.sf(2))
     assert test.interval() == pytest.approx((0.1 - 1.959964 * 0.05, 0.1 + 1.959964 * 0.05))
     assert test.detectable() > 0.1
     with pytest.raises(ValueError, match="without an error"):
-        unpaired_difference(0.1, (0.0, 0.0))
+        unpaired_difference(0.1, (0.0, 0.0), None)
 
 
 def test_a_benchmark_resolves_models_that_are_apart_and_no_others():

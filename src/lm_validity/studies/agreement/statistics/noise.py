@@ -465,9 +465,7 @@ def opposed_columns(scores: np.ndarray, against: np.ndarray) -> np.ndarray:
     return np.asarray(against & np.array(surely))
 
 
-def ceiling_with_others(
-    signs: ranking.PairSigns, expected: resampling.ExpectedSigns | None, in_range: np.ndarray
-) -> np.ndarray:
+def ceiling_with_others(signs: ranking.PairSigns, expected: resampling.Expected, in_range: np.ndarray) -> np.ndarray:
     """(benchmarks,) each one's noise ceiling: its mean tau with the others if all ordered the models identically.
 
     Over the pairs of models in the mask `in_range` (models, models), from the `expected` signs of tables with one

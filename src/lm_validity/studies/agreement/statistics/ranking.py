@@ -428,17 +428,15 @@ class Screened:
     reasons: tuple[str | None, ...]
 
 
-def screen_benchmarks(
-    direct: np.ndarray, trained: np.ndarray, training_examples: np.ndarray, thresholds: Screening
-) -> Screened:
+def screen_benchmarks(direct: np.ndarray, trained: np.ndarray, examples: np.ndarray, thresholds: Screening) -> Screened:
     """Apply the rules to (models, candidates) arrays of scores of which more is better, NaN where missing.
 
-    `training_examples`: (candidates,), NaN where unknown. What is unknown excludes nothing. Agreement is Kendall's
+    `examples`: for training (candidates,), NaN where unknown. What is unknown excludes nothing. Agreement is Kendall's
     tau-b of direct scores with each other candidate that passes the first two rules.
     """
     has_both = np.isfinite(direct) & np.isfinite(trained)
     models, unimproved = has_both.sum(axis=0), (has_both & ~(trained > direct)).sum(axis=0)
-    too_few = training_examples < thresholds.training_examples
+    too_few = examples < thresholds.training_examples
     unmoved = unimproved > thresholds.unimproved_share * models
     tau = kendall_tau_matrix(pair_signs(direct))
     counted = np.isfinite(tau) & (~too_few & ~unmoved)[:, None] & ~np.eye(len(tau), dtype=bool)
@@ -447,7 +445,7 @@ def screen_benchmarks(
     for column in range(direct.shape[1]):
         reason = None
         if too_few[column]:
-            reason = f"{training_examples[column]:.0f} training examples, fewer than {thresholds.training_examples}"
+            reason = f"{examples[column]:.0f} training examples, fewer than {thresholds.training_examples}"
         elif unmoved[column]:
             reason = f"no improvement in {unimproved[column]} of {models[column]} models"
         elif negative[column] > thresholds.negative_share * eligible[column]:

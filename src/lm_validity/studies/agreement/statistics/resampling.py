@@ -78,29 +78,27 @@ def hull(first: Bounds, second: Bounds) -> Bounds:
     return Interval(np.minimum(first.low, second.low), np.maximum(first.high, second.high))
 
 
-def two_way_interval(
-    joint_draws: np.ndarray, over_models: np.ndarray, over_benchmarks: np.ndarray, models: int
-) -> Interval[float]:
+def two_way_interval(joint: np.ndarray, over_models: np.ndarray, over_benchmarks: np.ndarray, models: int) -> Bounds:
     """Interval of a figure for a population of models and of benchmarks.
 
-    `joint_draws`, `over_models`, `over_benchmarks`: (resamples,) draws with models and benchmarks, only models, only
+    `joint`, `over_models`, `over_benchmarks`: (resamples,) draws with models and benchmarks, only models, only
     benchmarks resampled. The variance of the first is V_models + V_benchmarks + 3 V_cells (Owen 2007), that of the
     others V_models + V_cells and V_benchmarks + V_cells; wanted is V_models + V_benchmarks + V_cells (Cameron, Gelbach
     and Miller 2011, Journal of Business & Economic Statistics 29:238), so
 
         V = 2 (V over models + V over benchmarks) - V both,     at least the larger of the two,
 
-    and the quantiles of `joint_draws`, at the expanded levels for `models`, are drawn towards its median by
-    sqrt(V / V both). NaN draws are left out; NaN bounds where fewer than half of `joint_draws` are defined, or where
+    and the quantiles of `joint`, at the expanded levels for `models`, are drawn towards its median by
+    sqrt(V / V both). NaN draws are left out; NaN bounds where fewer than half of `joint` are defined, or where
     `percentile_interval` of `over_models` has none.
     """
-    wide = _percentiles(joint_draws, expanded_level(models), 0.5)
+    wide = _percentiles(joint, expanded_level(models), 0.5)
     if not (np.isfinite(wide.low) and np.isfinite(percentile_interval(over_models, models).low)):
         return Interval(float("nan"), float("nan"))
-    of_models, of_benchmarks, joint = (float(np.nanvar(draws)) for draws in (over_models, over_benchmarks, joint_draws))
-    variance = max(2 * (of_models + of_benchmarks) - joint, of_models, of_benchmarks)
-    scale = min(1.0, np.sqrt(variance / joint)) if joint > 0 else 1.0
-    centre = float(np.nanmedian(joint_draws))
+    of_models, of_benchmarks, of_both = (float(np.nanvar(draws)) for draws in (over_models, over_benchmarks, joint))
+    variance = max(2 * (of_models + of_benchmarks) - of_both, of_models, of_benchmarks)
+    scale = min(1.0, np.sqrt(variance / of_both)) if of_both > 0 else 1.0
+    centre = float(np.nanmedian(joint))
     return Interval(centre + scale * (wide.low - centre), centre + scale * (wide.high - centre))
 
 

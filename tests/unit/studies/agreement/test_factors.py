@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, factors_of, reported, score_rows, written
-from tests.unit.studies.agreement.conftest import NAMES as SMALL_NAMES
 from tests.unit.studies.agreement.test_agreement import COMMON
 from tests.unit.studies.agreement.test_front import BENCHMARKS, NAMES, scores
 
@@ -110,22 +109,19 @@ def test_one_factor_is_compared_over_the_same_models(tmp_path):
     rows, alone = (factors_of(tmp_path, each) for each in (table, table.query("model != 'm3' and benchmark != 'c'")))
     assert [rows.value(name) for name in ("models", "cells_in_both")] == [4, 6]  # c: none directly
     for protocol in (DIRECT, TRAINED):
-        place = {"protocol": protocol, "component": 1}
-        own = alone.value("explained_variance", **place)
-        assert own == alone.value("explained_variance_in_both", **place)
-        assert rows.value("explained_variance_in_both", **place) == pytest.approx(own)
-    assert rows.value("explained_variance", protocol=DIRECT, component=1) != pytest.approx(
-        alone.value("explained_variance", protocol=DIRECT, component=1)
-    )
+        own, common = (f"explained_variance{end}" for end in ("", "_in_both"))
+        value, *equal = (
+            of.value(name, protocol=protocol, **FIRST) for of, name in ((alone, own), (alone, common), (rows, common))
+        )
+        assert equal == pytest.approx([value, value])
+        assert protocol == TRAINED or rows.value(own, protocol=protocol, **FIRST) != pytest.approx(value)
 
 
 def test_factors_by_hand(tmp_path):
     rows = factors_of(tmp_path, score_rows())
     # correlations of (1,2,3,4), (1,3,2,4), (4,3,2,1): .8, -1, -.8; the components of that matrix
-    matrix = np.array([[1, 0.8, -1], [0.8, 1, -0.8], [-1, -0.8, 1]])
-    expected = np.sort(np.linalg.eigvalsh(matrix))[::-1] / 3
+    expected = np.linalg.eigvalsh(np.array([[1, 0.8, -1], [0.8, 1, -0.8], [-1, -0.8, 1]]))[::-1] / 3
     found = [row.value for row in rows.all("explained_variance", protocol=DIRECT)]
     assert found == pytest.approx(expected.tolist(), abs=1e-12)
     relation = rows.row("first_component_compute", protocol=TRAINED, correlation="kendall")
     assert (relation.n, relation.value) == (4, pytest.approx(1.0))
-    assert rows.labels("subject", "first_component_score") == SMALL_NAMES

@@ -99,22 +99,6 @@ def test_more_ability_with_equal_gains_in_logits_shrinks_in_points_only(tmp_path
     assert heading.endswith(scale or "once every model is prepared")
 
 
-def test_one_model_under_two_names_is_of_one_family(tmp_path):
-    paths = files(tmp_path, families=12, members=2)
-    table, models = pd.read_parquet(paths[0]), pd.read_csv(paths[1])
-    _, once = reported(paths, tmp_path / "once")
-    again = models[models["family"] != "f0"].assign(
-        model=lambda sheet: sheet["model"] + "-copy", family=lambda sheet: sheet["family"] + "-copy"
-    )
-    copies = table.assign(model=table["model"] + "-copy")
-    copies = copies[copies["model"].isin(again["model"])]
-    pd.concat([models, again]).to_csv(paths[1], index=False)
-    write_table(pd.concat([table, copies]), SCORES, paths[0])
-    page, twice = reported(paths, tmp_path / "twice")
-    assert {rows.value("families_compared", side="outside") for rows in (once, twice)} == {9}
-    assert any("count once" in note for note in page["notes"])
-
-
 def test_three_models_of_one_family_have_no_lead_that_is_surely_one(tmp_path):
     paths = files(tmp_path, families=3, members=1)
     sheet = pd.read_csv(paths[1]).assign(family="f", seen=[0, 0, 1])

@@ -73,13 +73,14 @@ def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> CheckedErrors:
     facts = sheet.set_index("benchmark").reindex(rows["benchmark"]).set_axis(rows.index)
     metrics = rows["metric"].where(rows["metric"].notna(), facts["metric"])
     unbounded = [name for name in {*metrics.dropna(), *rows["benchmark"]} if is_unbounded(name)]
+    shares = [name for name in metrics.dropna().unique() if name.partition(",")[0] in SHARES_OF_ITEMS]
     tokens, iterations = rows["tokens_b"].astype("float64"), rows["iteration"].astype("float64")
     table = pd.DataFrame(
         {
             "value": rows["value"].astype("float64"),
             "error": rows["stderr"].astype("float64"),
             "items": rows["n_items"].astype("float64").fillna(facts["n_items"].astype("float64")),
-            "is_share": metrics.str.split(",").str[0].isin(SHARES_OF_ITEMS),
+            "is_share": metrics.isin(shares),
             "is_named": metrics.notna(),
             "is_bounded": ~(metrics.isin(unbounded) | rows["benchmark"].isin(unbounded)),
             "protocol": rows["protocol"],

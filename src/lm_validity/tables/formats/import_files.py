@@ -32,11 +32,11 @@ from lm_validity.tables.asking import Reader, meaning, size
 from lm_validity.tables.formats import evaluations, lm_eval, score_files, specs
 from lm_validity.tables.formats.engine import Spec, read_json_file
 from lm_validity.tables.formats.joining import check_identities, number_runs, score_table, write_items
-from lm_validity.tables.formats.score_files import Found, ImportLog, ImportOptions, Opened, ScoreFile
+from lm_validity.tables.formats.score_files import Found, ImportLog, ImportOptions, Opened, ScoreFile, training_point
 from lm_validity.tables.frame import READABLE, Source, frame
 from lm_validity.tables.roles import SETTINGS
 from lm_validity.tables.schema import DEFAULTS, Claim, Facts, Item
-from lm_validity.tables.told import Long, Scaled, needed, show
+from lm_validity.tables.told import Scaled, show
 from lm_validity.words import count, listing
 
 # In the order in which they are asked: the first that recognises a file reads it
@@ -269,9 +269,7 @@ def _facts(files: list[ScoreFile], log: ImportLog) -> dict[str, Facts]:
 READING = "reading.yaml"
 TABLE = "table"  # the `source` of scores that no harness wrote
 _KEYS = ("columns", "units", "directions")  # that --reading takes back; an import writes two more
-_STEP = re.compile(r"(?:step|ckpt|checkpoint|iter(?:ation)?)[-_ ]*(\d+)", re.I)
 _WHOLE = ("num_fewshot", "iteration", "seed")
-_ABOUT = {"parameters_b": "parameters_b", "params_b": "parameters_b", "size_b": "parameters_b", "family": "family"}
 
 
 def read_tables(
@@ -361,7 +359,6 @@ def _parts(
 def _score_files(reader: Reader, final: Scaled) -> list[ScoreFile]:
     """The scores by file, and where they are means of answers to items, these."""
     long, files = final.long, final.long.columns.table.files
-    facts = _about(long)
     scores = final.scores.assign(file=files[final.scores["row"].to_numpy()])
     rows = long.rows.assign(
         correct=long.rows["value"] * final.factors.to_numpy(), file=files[long.rows["row"].to_numpy()]
@@ -374,7 +371,7 @@ def _score_files(reader: Reader, final: Scaled) -> list[ScoreFile]:
         own = answers[answers["file"] == number]
         items = partial(_items, own, runs) if len(own) else None
         path = reader.frame.sources[int(number)].path
-        found.append(ScoreFile(path, claims, Claim(source=TABLE), facts=facts, items=items))
+        found.append(ScoreFile(path, claims, Claim(source=TABLE), items=items))
     return found
 
 
@@ -388,14 +385,15 @@ def _items(rows: pd.DataFrame, runs: Mapping[str, int]) -> Iterator[Item]:
 def _claim(row: Mapping[Any, Any], runs: Mapping[str, int]) -> Claim:
     """A score with what is told of it."""
     said = {
-        "stderr": float(row["error"]) if np.isfinite(row["error"]) else None,
+        "value": float(row["value"]), "stderr": float(row["error"]),
         "n_items": int(row["n"]) if np.isfinite(row["n"]) and row["n"] >= 1 else None,
         "higher_is_better": bool(row["higher_is_better"]) if pd.notna(row["higher_is_better"]) else None,
         "metric": metric_key(row["metric"]) if row.get("metric") else None,
         "prepared_on": row.get("prepared_on") or None,
-    }
-    columns = {name: value for name, value in said.items() if value is not None}
-    return cast(Claim, _place(row, runs) | {"value": float(row["value"])} | columns)
+    }  # fmt: skip
+    return cast(
+        Claim, _place(row, runs) | {name: value for name, value in said.items() if value is not None and value == value}
+    )
 
 
 def _place(row: Mapping[Any, Any], runs: Mapping[str, int]) -> dict[str, Any]:
@@ -407,17 +405,10 @@ def _place(row: Mapping[Any, Any], runs: Mapping[str, int]) -> dict[str, Any]:
         place[name] = int(float(text)) if name in _WHOLE else float(text) if name == "tokens_b" else text
     point = row.get("checkpoint") or str(place.get("iteration", ""))
     if point or "tokens_b" in place:
-        place |= checkpoint(point or f"tokens{place['tokens_b']:g}B")
+        point = f"step{int(float(point))}" if re.fullmatch(r"\d+(\.0+)?", point) else point  # 1000 is step1000
+        found = training_point({"revision": point or f"tokens{place['tokens_b']:g}B"})
+        place |= {name: value for name, value in found.items() if value is not None}
     return place | ({"run": runs[row["run"]]} if row.get("run") else {})
-
-
-def checkpoint(text: str) -> dict[str, Any]:
-    """The name of a checkpoint, and its iteration where the name says it: of `1000` step1000."""
-    if re.fullmatch(r"\d+(\.0+)?", text):
-        step = int(float(text))
-        return {"checkpoint": f"step{step}", "iteration": step}
-    steps = _STEP.findall(text)
-    return {"checkpoint": text} | ({"iteration": int(steps[-1])} if steps else {})
 
 
 def _runs(names: pd.Series) -> dict[str, int]:
@@ -425,19 +416,3 @@ def _runs(names: pd.Series) -> dict[str, int]:
     texts = sorted({text for text in names if text})
     are_numbers = all(text.isdigit() for text in texts)
     return {text: int(text) if are_numbers else place for place, text in enumerate(texts)}
-
-
-def _about(long: Long) -> dict[str, Facts]:
-    """Columns of the models sheet that the table has, by model."""
-    facts: dict[str, Facts] = {}
-    names = needed({"model": long.told["model"]})
-    firsts = long.rows.drop_duplicates("model")
-    for column in long.columns.values():
-        sheet = _ABOUT.get(column.head)
-        if sheet is None or not names or not long.columns.determines(names, column.name):
-            continue
-        for model, row in zip(firsts["model"], firsts["row"], strict=True):
-            value = column.numbers[row] if sheet == "parameters_b" else column.clean[row]
-            if value and value == value:
-                facts.setdefault(model, {})[sheet] = float(value) if sheet == "parameters_b" else value
-    return facts

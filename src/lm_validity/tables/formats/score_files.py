@@ -311,7 +311,9 @@ class ScoreFile:
 # What arguments, paths and file names say of a model: its name, and the point of its training that was evaluated.
 
 # Optimizer steps in the name of a revision or folder: step1000, global_step-1000, iter_0001000; "step10k" is left alone
-_STEPS = re.compile(r"(?<![a-z])(?:global_?)?(?:steps?|iter(?:ation)?s?)[-_]?(\d{1,15})(?![\da-z])", re.IGNORECASE)
+_STEPS = re.compile(
+    r"(?<![a-z])(?:global_?)?(?:steps?|iter(?:ation)?s?|checkpoint|ckpt)[-_ ]?(\d{1,15})(?![\da-z])", re.IGNORECASE
+)
 _TOKENS = re.compile(r"(?<![a-z])tokens[-_]?(\d{1,9}(?:\.\d+)?)B(?![a-z])", re.IGNORECASE)
 _LATER_STAGE = re.compile(r"(?<![a-z])stage[-_]?([2-9]|\d\d+)(?!\d)", re.IGNORECASE)
 # Arguments from which lm-eval takes the model's name: that of an adapter before that of its base

@@ -28,6 +28,11 @@ def computed(before: dict, after: dict) -> set[str]:
     return {cell for cell, written in after.items() if before.get(cell) != written}
 
 
+def names(cells: set[str]) -> set[str]:
+    """Without their rule, model and recipe."""
+    return {cell.split("--")[0].rpartition("/")[2] for cell in cells}
+
+
 @pytest.fixture
 def project(finished, tmp_path) -> Project:
     """A copy of the finished run, to be damaged. Times are kept: Snakemake looks at them."""
@@ -151,9 +156,7 @@ def test_a_sheet_edited_while_a_job_runs_changes_nothing(project):
     command = project.snakemake_command("scores", "--cores", "2", "--rerun-incomplete", *CONFIG)
     done = project.run(*command, PATH=f"{front}:{path}")
     assert "finetune_adapter" in done.stderr
-    assert {cell.split("--")[0].rpartition("/")[2] for cell in computed(before, project.sidecars())} == {
-        "cloze.plain.lr1e-3.seed0"
-    }
+    assert names(computed(before, project.sidecars())) == {"cloze.plain.lr1e-3.seed0"}
     assert project.tables() == expected
     sheet.write_text(sheet.read_text().replace(f"{MODELS[0]}\t", "renamed\t"))
     job = f"finetune_adapter:model={MODELS[0]},batch=cloze.plain.all-rates.seed0"
@@ -161,15 +164,9 @@ def test_a_sheet_edited_while_a_job_runs_changes_nothing(project):
 
 
 def test_comments_unrelated_keys_and_batch_sizes_compute_nothing(project):
-    before = project.sidecars()
-    config = project.folder / "config" / "test.yaml"
-    text = config.read_text()
-    config.write_text(
-        "# a comment\n"
-        + text.replace("batch_size: 64", "batch_size: 16")
-        .replace("epochs: 3", "epochs: 3, gradient_checkpointing: true")
-        .replace("resamples: 200", "resamples: 150")
-    )
+    before, config = project.sidecars(), project.folder / "config" / "test.yaml"
+    text = config.read_text().replace("batch_size: 64", "batch_size: 16").replace("resamples: 200", "resamples: 150")
+    config.write_text("# a comment\n" + text.replace("epochs: 3", "epochs: 3, gradient_checkpointing: true"))
     project.snakemake("scores", *CONFIG)
     assert project.sidecars() == before
 
@@ -254,8 +251,7 @@ def test_a_failed_cell_fails_alone_and_is_named(project):
     data.write_text(good)
     middle = project.sidecars()
     project.snakemake("scores", *CONFIG)
-    again = computed(middle, project.sidecars())
-    assert {cell.split("--")[0].rpartition("/")[2] for cell in again} == {"cloze.plain.lr1e-3.seed0"}
+    assert names(computed(middle, project.sidecars())) == {"cloze.plain.lr1e-3.seed0"}
     assert project.tables() == expected
 
 

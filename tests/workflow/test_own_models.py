@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.unit.test_documented_sheets import block
+from tests.unit.test_documents import block
 from tests.workflow.conftest import Project
 
 transformers = pytest.importorskip("transformers")

@@ -1,10 +1,14 @@
-"""The grid: every cell in exactly one job, whatever the batching; names that can be files; dependencies."""
+"""The grid: every cell in exactly one job, whatever the batching; names that can be files; dependencies; and the jobs,
+settings lines and resources of shipped configurations, which are on record: nothing would rerun.
+"""
 
+import json
 from collections import Counter
 from itertools import product
 from pathlib import Path
 
 import pytest
+from tests.golden.grid_lines import CONFIGURATIONS, EXPECTED, ROOT, describe
 
 from lm_validity.config.load import build_run
 from lm_validity.errors import InputError
@@ -149,3 +153,17 @@ def test_settings_tell_what_changes_numbers(make_grid):
     before = said(*early)
     Path("c.tsv").write_text("checkpoint\titeration\nearly\t1\nlater\t3\n")
     assert before != said(*early)
+
+
+RECORDED = json.loads(EXPECTED.read_text())
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+def test_jobs_are_those_on_record(configuration, monkeypatch):
+    """Where a change is meant: python tests/golden/grid_lines.py --renew, and say so in the commit."""
+    monkeypatch.chdir(ROOT)
+    assert describe(configuration) == RECORDED[configuration]
+
+
+def test_every_record_is_of_a_configuration():
+    assert set(RECORDED) == set(CONFIGURATIONS)

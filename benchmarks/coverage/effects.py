@@ -14,6 +14,7 @@ from lm_validity.config.load import LEAST
 from lm_validity.statistics import Interval
 from lm_validity.studies.bias.numbers import mean_over_tasks, over_subsamples
 from lm_validity.studies.signal.statistics.quality import (
+    SHARE,
     draw_items,
     resample_item_means,
     resampling_interval,
@@ -176,7 +177,7 @@ def prepare_curve(world: str, size: str, seed: list[int]) -> Callable[[np.random
         scores = draw_curve(world, items, checkpoints, rng)
         draws = signal_quality(resample_item_means(scores, draw_items(items, CURVE_RESAMPLES, rng))).signal_quality
         value = float(signal_quality(scores.mean(axis=1)).signal_quality)
-        found = resampling_interval(value, draws, 0.0, 1.0)
+        found = resampling_interval(value, draws, SHARE)
         return {"signal quality|items|other items of this number": one(value, Interval(*found), truth)}
 
     return simulate

@@ -503,14 +503,14 @@ def align(
 ) -> None:  # fmt: skip
     """Say what share of randomly drawn questions a language model accepts as asking for domain knowledge."""
     from lm_validity.files import write_json
-    from lm_validity.studies.signal.filters.recipe import VerdictCache, alignment
+    from lm_validity.studies.signal.filters.recipe import alignment
     from lm_validity.tables.items import read_documents
 
-    settings = {"model": model, "url": url, "key_variable": key_variable, "dtype": dtype, "device": device}
-    judged = _make_judge({key: value for key, value in settings.items() if value is not None})
+    settings = {"model": model, "url": url, "key_variable": key_variable, "dtype": dtype, "device": device,
+                "cache": output / "verdicts.jsonl"}  # fmt: skip
+    judge = _make_judge({key: value for key, value in settings.items() if value is not None})
     check_folder(output, "filter align", inputs=[documents], names=["alignment.json"])
-    cache = VerdictCache(output / "verdicts.jsonl", judged.judge_name)
-    result = alignment(read_documents(documents), judged.judge, cache, items, seed)
+    result = alignment(read_documents(documents), judge, items, seed)
     low, high = result.interval
     record = {"accepted": result.accepted, "interval": [low, high], "items": result.items, "judge": model}
     with replaced_folder(output, "filter align", inputs=[documents]) as folder:

@@ -25,9 +25,11 @@ BALANCED_SHARE = 0.4  # of the cells
 CHEAP, IN_BLOCK, BALANCED, LISTED = "cheap benchmark", "block", "balanced", "own list"
 
 
-def cheap_and_block(
-    costs: Mapping[Pair, float], parameters: Mapping[str, float], seed: int, budget: float | None = None
-) -> list[PlannedCell]:
+Costs = Mapping[Pair, float]  # hours by (model, benchmark)
+Cells = list[PlannedCell]
+
+
+def cheap_and_block(costs: Costs, parameters: Mapping[str, float], seed: int, budget: float | None = None) -> Cells:
     """The cheapest benchmarks for all models, and all benchmarks for a block of models drawn by size.
 
     `costs` of all (model, benchmark); `parameters` by model, for the strata. Without a budget 10 of 24 benchmarks are
@@ -59,9 +61,7 @@ def cheap_and_block(
     ]
 
 
-def first_plan(
-    estimator: Estimator, costs: Mapping[Pair, float], design: str, seed: int, budget: float | None
-) -> list[PlannedCell]:
+def first_plan(estimator: Estimator, costs: Costs, design: str, seed: int, budget: float | None) -> Cells:
     """The first round by `cheap-and-block` or `balanced`."""
     if design == "balanced":
         return balanced(costs, seed, budget)
@@ -80,12 +80,12 @@ def draw_block(models: Sequence[str], rng: random.Random) -> dict[str, float]:
     return {rng.choice(group): 1 / len(group) for group in groups}
 
 
-def _hours_of(costs: Mapping[Pair, float], block: Iterable[str], order: Sequence[str], number: int) -> float:
+def _hours_of(costs: Costs, block: Iterable[str], order: Sequence[str], number: int) -> float:
     cheap = set(order[:number])
     return total(costs, (pair for pair in costs if pair[1] in cheap or pair[0] in block))
 
 
-def balanced(costs: Mapping[Pair, float], seed: int, budget: float | None = None) -> list[PlannedCell]:
+def balanced(costs: Costs, seed: int, budget: float | None = None) -> Cells:
     """Every model on nearly the same number of benchmarks drawn at random, every benchmark with as many models.
 
     40% of the cells, or as many as a budget of hours allows. Raises InputError where that leaves a benchmark fewer
@@ -95,12 +95,8 @@ def balanced(costs: Mapping[Pair, float], seed: int, budget: float | None = None
     order = _balanced_order(models, benchmarks, random.Random(seed))
     number = round(BALANCED_SHARE * len(order))
     if budget is not None:
-        spent, number = 0.0, 0
-        for pair in order:
-            spent += costs[pair]
-            if spent > budget:
-                break
-            number += 1
+        spent = itertools.accumulate(costs[pair] for pair in order)
+        number = sum(1 for _ in itertools.takewhile(lambda hours: hours <= budget, spent))
     chosen = set(order[:number])
     if any(sum(name == benchmark for _, name in chosen) < min(BLOCK, len(models)) for benchmark in benchmarks):
         raise InputError(
@@ -127,9 +123,7 @@ def _balanced_order(models: list[str], benchmarks: list[str], rng: random.Random
     return order
 
 
-def audit(
-    costs: Mapping[Pair, float], planned: Plan, number: int, seed: int, ruled_out: Collection[Pair] = ()
-) -> list[PlannedCell]:
+def audit(costs: Costs, planned: Plan, number: int, seed: int, ruled_out: Collection[Pair] = ()) -> Cells:
     """`number` random cells of those neither planned nor ruled out, as the next round. Raises InputError where there
     are fewer."""
     free_pairs = [pair for pair in costs if pair not in planned and pair not in ruled_out]
@@ -195,18 +189,18 @@ def write_plan(plan_path: Path, planned: Sequence[PlannedCell], run: Run) -> Non
     write_sheet(plan_path, rows, previous, check=lambda path: load.read_plan(path, *run.agreement_names))
 
 
-def write_sheet(
-    path: Path, rows: Sequence[Planned], previous: Mapping[Any, Planned], check: Callable[[Path], object]
-) -> None:
+Check = Callable[[Path], object]
+
+
+def write_sheet(path: Path, rows: Sequence[Planned], previous: Mapping[Any, Planned], check: Check) -> None:
     """Write rows of a plan of any study. Choosing them takes minutes, in which another command may have added a round
     that this one would remove: raises InputError where the file no longer holds the rows of `previous`, where what was
     written cannot be read back by `check`, and where nothing can be written."""
-    kind = type(rows[0])
-    columns = list(kind.model_fields)
-    text = io.StringIO()
+    kind, text = type(rows[0]), io.StringIO()
     writer = csv.writer(text, delimiter="\t", lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(_values(row, columns) for row in rows)
+    writer.writerow(kind.model_fields)
+    values = ([getattr(row, name) for name in kind.model_fields] for row in rows)
+    writer.writerows([f"{value:.6g}" if isinstance(value, float) else value for value in of_row] for of_row in values)
     make_writable(path.parent)
     with hold_lease(path.with_name(f".{path.name}.lease"), finished=lambda: False):
         if (load.read_sheet(path, kind) if path.exists() else {}) != previous:
@@ -217,9 +211,3 @@ def write_sheet(
                 check(temporary)
             except InputError as error:
                 raise InputError(error.problem.replace(str(temporary), str(path)), error.hint) from None
-
-
-def _values(row: Planned, columns: Sequence[str]) -> Iterable[str]:
-    for column in columns:
-        value = getattr(row, column)
-        yield "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,7 +1,6 @@
 """The next round of a plan: cells, models that join, batches of the bias study."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
@@ -35,8 +34,7 @@ DRAWS = 4000  # that a choice takes, where they fit into memory; half of them to
 DRAWS_A_CELL = 4  # to learn from, for each chosen cell: with fewer, lines through them are mostly chance
 
 
-@dataclass(frozen=True)
-class Outlook:
+class Outlook(NamedTuple):
     """How sure the ranks are. `tau`: expected agreement of the estimated ranking with the one that all cells would
     give; `half_width`: (models,) half of the central 95% of each true rank less the estimated one."""
 
@@ -44,8 +42,7 @@ class Outlook:
     half_width: np.ndarray
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """A chosen cell (`model` and `benchmark` numbers), and what is expected once it and those before it are measured.
 
     `reduction`: of the sum of the rank variances it was chosen for, at least 0.
@@ -190,8 +187,7 @@ def parse_goal(text: str) -> Goal:
     return Goal(cast(Kind, kind), number)
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(NamedTuple):
     """What the measured cells of a run say of its ranks."""
 
     run: Run
@@ -242,14 +238,11 @@ def check_finished(standing: Standing, planned: Mapping[Pair, PlannedCell]) -> N
     tasks = [name for name in run.agreement_names[1] if run.benchmarks[name].output_type != PERPLEXITY]
     measured = {(models[i], benchmarks[j]) for i, j in zip(*np.nonzero(standing.fitted.process.measured), strict=True)}
     open_cells = [f"{m} on {b}" for m, b in planned if b in tasks and (m, b) not in measured]
-    otherwise = (
-        f"write {RULED_OUT!r} as the reason of their rows of {run.configuration.plan}"
-        if run.plan
-        else "plan the others only (`lm-validity plan --cells`)"
-    )
-    _refuse_open(
-        run, open_cells, ("planned cell is", "planned cells are"), f" If a fine-tune cannot succeed, {otherwise}."
-    )
+    otherwise = "plan the others only (`lm-validity plan --cells`)"
+    if run.plan:
+        otherwise = f"write {RULED_OUT!r} as the reason of their rows of {run.configuration.plan}"
+    words = "planned cell is", "planned cells are"
+    _refuse_open(run, open_cells, words, f" If a fine-tune cannot succeed, {otherwise}.")
 
 
 def _refuse_open(run: Run, parts: list[str], words: tuple[str, str], otherwise: str = "") -> None:
@@ -261,8 +254,7 @@ def _refuse_open(run: Run, parts: list[str], words: tuple[str, str], otherwise: 
         )
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """The steps of a round in the order of choice, and the outlook before them. `reached`: the goal needs none."""
 
     goal: Goal
@@ -357,8 +349,7 @@ def plan_place(run: Run, configfile: Path) -> Path:
 COMPLETE = "complete"
 
 
-@dataclass(frozen=True)
-class JoiningCell:
+class JoiningCell(NamedTuple):
     """A cell of the joining model, hours of it and those before it, and its rank's expected half-width after them."""
 
     benchmark: str
@@ -366,8 +357,7 @@ class JoiningCell:
     half_width: float
 
 
-@dataclass(frozen=True)
-class Joining:
+class Joining(NamedTuple):
     """`rank` and `interval`: the model's as predicted without a train-before-test score. `places`: its cells in the
     order of choice; `whole_hours`: of all of them."""
 
@@ -391,11 +381,8 @@ class Joining:
             return [joining_cell for joining_cell in self.places if joining_cell.hours <= goal.value]
         if self.half_width <= goal.value:
             return []
-        enough = next(
-            (i for i, joining_cell in enumerate(self.places, 1) if joining_cell.half_width <= goal.value),
-            len(self.places),
-        )
-        return self.places[:enough]
+        enough = (i for i, joining_cell in enumerate(self.places, 1) if joining_cell.half_width <= goal.value)
+        return self.places[: next(enough, len(self.places))]
 
 
 def earlier_cells(run: Run, model: str) -> Plan:

@@ -112,24 +112,18 @@ class Rows:
             self._all.append(row)
 
     def put(
-        self,
-        quantity: str,
-        value: Value,
-        unit: str,
-        intervals: Mapping[str, Ends] | None = None,
-        *,
-        counted: tuple[str, int] | None = None,
-        level: float | Mapping[str, float] = 0.95,
-        why: str = "",
+        self, quantity: str, value: Value, unit: str, intervals: Mapping[str, Ends] | None = None, *,
+        counted: tuple[str, int] | None = None, level: float | Mapping[str, float] = 0.95, why: str = "",
         **place: Condition,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """A number with its intervals, by what they are over.
 
         `counted`: what the number rests on, and how many of these. `level`: of all intervals, or of each by its name.
         `why`: the reason where a value or an end of an interval is not finite. What else is named is what the number is
         of. Raises ValueError for such a value or end without a reason.
         """
-        said = {name: _plain(label) for name, label in (self._common | place).items()}
+        labels = (self._common | place).items()
+        said = {name: label.item() if isinstance(label, np.generic) else label for name, label in labels}
         subject, other, protocol = (None if (label := said.pop(name, None)) is None else str(label) for name in PLACES)
         numbers = [] if isinstance(value, Missing | str) else [value]
         numbers += [end for ends in (intervals or {}).values() if isinstance(ends, tuple) for end in ends]
@@ -250,8 +244,3 @@ def reason_of(row: Row) -> Missing | None:
 def ends_of(row: Row) -> tuple[float, float] | None:
     """The interval of a row, where it has one."""
     return None if row.low is None or row.high is None else (row.low, row.high)
-
-
-def _plain(label: Condition) -> Condition:
-    plain: Condition = label.item() if isinstance(label, np.generic) else label
-    return plain

@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "workflow" / "scrip
 from miniature_sheets import benchmarks_sheet, model_sheets
 
 ROOT = Path(__file__).resolve().parents[3]
-HEADER = "model\tfamily\tarchitecture\tsize\thidden_size\tlayers\tsteps\tlearning_rate\tcheckpoint_every\n"
+HEADER = "model\tfamily\tarchitecture\tsize\thidden_size\tlayers\tsteps\tlearning_rate\tcheckpoint_every\ttuned_from"
+GOOD = "a\tweb\tllama\txs\t32\t2\t10\t1e-3\t\t"
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "test.yaml"])
@@ -52,37 +53,22 @@ def test_demo_has_what_the_studies_need(monkeypatch):
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ("a\tweb\tllama\txs\t32\t2\tmany\t1e-3\t", "column 'steps', value 'many'"),
-        ("a\tbook\tllama\txs\t32\t2\t10\t1e-3\t", "column 'family', value 'book'"),
-        ("a/b\tweb\tllama\txs\t32\t2\t10\t1e-3\t", "column 'model', value 'a/b'"),
-        ("a\tweb\tllama\txs\t33\t2\t10\t1e-3\t", "hidden_size must be a multiple of 4"),
-        ("a\tweb\tllama\txs\t32\t2\t10\t1e-3\t4", "steps must be a multiple of checkpoint_every"),
-        ("a\tweb\tllama", "row 2: 3 values for 9 columns"),
-        ("a\tweb\tllama\txs\t32\t2\t10\t1e-3\t\na\tweb\tllama\txs\t32\t2\t10\t1e-3\t", "row 3.*twice"),
+        (GOOD.replace("10", "many"), "column 'steps', value 'many'"),
+        (GOOD.replace("web", "book"), "column 'family', value 'book'"),
+        (GOOD.replace("a", "a/b", 1), "column 'model', value 'a/b'"),
+        (GOOD.replace("32", "33"), "hidden_size must be a multiple of 4"),
+        (GOOD[:-1] + "4\t", "steps must be a multiple of checkpoint_every"),
+        (GOOD[:-1], "row 2: 9 values for 10 columns"),
+        (f"{GOOD}\n{GOOD}", "row 3.*twice"),
+        (f"{GOOD}\nc{GOOD[1:]}b", "column 'tuned_from', value 'b': no model of the pool"),
+        (f"{GOOD}\nc{GOOD[1:].replace('32', '64')}a", "they differ in 'hidden_size'"),
+        ("", "no rows"),
+        (None, "no such sheet"),
     ],
 )
 def test_bad_pool_rows_are_named(tmp_path, row, problem):
     sheet = tmp_path / "pool.tsv"
-    sheet.write_text(HEADER + row + "\n")
-    with pytest.raises(InputError, match=problem):
-        read_pool(sheet)
-
-
-def test_missing_or_empty_pool(tmp_path):
-    with pytest.raises(InputError, match="no such sheet"):
-        read_pool(tmp_path / "none.tsv")
-    (tmp_path / "empty.tsv").write_text(HEADER)
-    with pytest.raises(InputError, match="no rows"):
-        read_pool(tmp_path / "empty.tsv")
-
-
-@pytest.mark.parametrize(
-    ("parent", "width", "problem"),
-    [("b", 32, "column 'tuned_from', value 'b': no model of the pool"), ("a", 64, "they differ in 'hidden_size'")],
-)
-def test_a_tuned_model_needs_a_parent_like_it(tmp_path, parent, width, problem):
-    sheet = tmp_path / "pool.tsv"
-    rows = ["a\tweb\tllama\txs\t32\t2\t10\t1e-3\t\t", f"c\tweb\tllama\txs\t{width}\t2\t10\t1e-3\t\t{parent}"]
-    sheet.write_text(HEADER.replace("\n", "\ttuned_from\n") + "\n".join(rows) + "\n")
+    if row is not None:
+        sheet.write_text(f"{HEADER}\n{row}\n" if row else f"{HEADER}\n")
     with pytest.raises(InputError, match=problem):
         read_pool(sheet)

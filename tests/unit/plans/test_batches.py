@@ -54,9 +54,9 @@ def subsamples(run) -> dict:
     return {key[1:]: max(drawn) for key, drawn in found.items() if set(drawn) == set(range(1, len(drawn) + 1))}
 
 
-def measure(run, spread: dict[str, float], shift: float = 0.0, total: int = 2000) -> pd.DataFrame:
+def measure(run, news: float = 0.005, mail: float = 0.08, shift: float = 0.0, total: int = 2000) -> pd.DataFrame:
     """What the workflow would do up to the table: a bias around `shift` with a standard deviation by task."""
-    rows = []
+    rows, spread = [], {"news": news, "mail": mail}
     for job in Grid(run).jobs.values():
         for cell in job.cells:
             for number in range(cell.first, cell.last + 1):
@@ -71,9 +71,9 @@ def measure(run, spread: dict[str, float], shift: float = 0.0, total: int = 2000
 
 
 def test_the_first_batch_holds_ten_subsamples_in_whole_cells(start):
-    assert subsamples(start())["news", 200] == subsamples(start())["news", 30] == 10
-    assert subsamples(start(subsamples_a_cell=4))["news", 30] == 12
-    assert subsamples(start(subsamples_a_cell=25))["news", 30] == 22
+    assert subsamples(start())["news", 200] == 10
+    for a_cell, number in ((5, 10), (4, 12), (25, 22)):
+        assert subsamples(start(subsamples_a_cell=a_cell))["news", 30] == number
 
 
 @pytest.mark.parametrize("cells", [1, 3, "all"])
@@ -91,9 +91,8 @@ def test_a_further_batch_changes_no_job_of_an_earlier_one(start, cells):
 
 def test_the_cells_are_those_of_the_whole_study(start):
     """So a study that first ran in batches and then in full, or the other way round, computes nothing twice."""
-    Path("plan.tsv").write_text(
-        f"{ROW}head\tmail\t2\t20\t\nhead\tnews\t2\t20\t\nhead\tmail\t3\t25\t\nhead\tnews\t3\t25\t\n"
-    )
+    rows = [f"head\t{task}\t{number}\t{most}\t\n" for number, most in ((2, 20), (3, 25)) for task in ("mail", "news")]
+    Path("plan.tsv").write_text(ROW + "".join(rows))
     whole = start(stop_at_half_width=None, plan=None)
     assert set(Grid(start()).cells()) == set(Grid(whole).cells())
 
@@ -106,8 +105,8 @@ def test_an_experiment_may_have_fewer_subsamples_than_when_its_plan_was_written(
 
 
 def test_wide_tasks_go_on_and_narrow_ones_stop(start, capsys):
-    run, spread = start(), {"news": 0.005, "mail": 0.08}
-    measure(run, spread)
+    run = start()
+    measure(run)
     command.next_round(None, CONFIG)
     mail, news, added = capsys.readouterr().out.splitlines()
     assert re.search(r"mail: 10 of 22 .*±0\.04", mail) and re.search(r"news: 10 of 22 .*±0\.00", news)
@@ -115,13 +114,13 @@ def test_wide_tasks_go_on_and_narrow_ones_stop(start, capsys):
     run = load_run(CONFIG)
     assert subsamples(run) == {("news", 30): 10, ("news", 200): 10, ("mail", 30): 15, ("mail", 200): 12}
     (row,) = run.bias_plan.rows.values()
-    assert row.half_width == pytest.approx(_half_widths(run, run.bias_plan)["mail"], rel=1e-5)
+    assert row.half_width == pytest.approx(half_widths(run)["mail"], rel=1e-5)
     assert numbers(describe_plans(run)[0]) == ["10", "15", "22", "2", "0.02"]
     with pytest.raises(InputError, match=r"4 .*/tables .*mail") as caught:
         command.next_round(None, CONFIG)
     assert "run the workflow" in caught.value.hint
     for total in (20, 22, 22):  # until all there are
-        measure(run, spread)
+        measure(run)
         command.next_round(None, CONFIG)
         run = load_run(CONFIG)
         assert subsamples(run)["mail", 30] == total
@@ -129,10 +128,10 @@ def test_wide_tasks_go_on_and_narrow_ones_stop(start, capsys):
     assert mail.startswith("  mail: 22 of 22 ") and numbers(nothing) == ["0.02"]
 
 
-def biases(trials, plan=None) -> Rows:
-    """The rows of single tasks."""
+def biases(trials, plan=None, maker=task_rows) -> Rows:
+    """The rows of single tasks, or where these stop."""
     rows = Rows("bias")
-    task_rows(rows, trials, plan)
+    maker(rows, trials, plan)
     return rows
 
 
@@ -141,14 +140,7 @@ def half_width(rows: Rows, task: str) -> float:
     return np.diff(ends_of(rows.row("task_effect", subject=task, effect="bias")))[0] / 2
 
 
-def stops(trials, plan) -> Rows:
-    """Where tasks stop."""
-    rows = Rows("bias")
-    stop_rows(rows, trials, plan)
-    return rows
-
-
-def _half_widths(run, plan) -> dict:
+def half_widths(run) -> dict:
     rows = biases(read_trials(run.results / "tables" / "trials.parquet"))
     return {task: half_width(rows, task) for task in rows.labels("subject", "task_effect")}
 
@@ -157,7 +149,7 @@ def _half_widths(run, plan) -> dict:
 def test_only_the_width_decides(start, shift):
     """Trials that are all moved by 30 points: the same tasks go on, with the same widths."""
     run = start()
-    measure(run, {"news": 0.005, "mail": 0.06}, shift)
+    measure(run, mail=0.06, shift=shift)
     add_batch(run)
     (row,) = load_run(CONFIG).bias_plan.rows.values()
     assert (row.task, row.round, row.subsamples) == ("mail", 2, 15)
@@ -169,7 +161,7 @@ def test_no_batch_is_bought_that_cannot_help(start):
     experiments = {"head": {"m": [10], "n": [30, 200], "subsamples": {30: 200, 200: 10}}}
     Path("plan.tsv").write_text(f"{ROW}head\tmail\t2\t15\t\nhead\tnews\t2\t15\t\n")
     run = start(experiments=experiments)
-    rows = measure(run, {"news": 0.08, "mail": 0.12})
+    rows = measure(run, 0.08, 0.12)
     lines, added = add_batch(run)
     assert added == 1 and lines[0].startswith("  mail: 15 of 200 ")
     assert load_run(CONFIG).bias_plan.planned("head", "news") == 20
@@ -178,20 +170,20 @@ def test_no_batch_is_bought_that_cannot_help(start):
     endless = pd.concat([trials.assign(subsample=trials.subsample + 15 * k) for k in range(400)])  # of n = 30 alone
     endless = pd.concat([trials[trials.n == 200], endless[endless.n == 30]])
     assert half_width(biases(endless), "mail") == pytest.approx(least, rel=0.02)
-    states = stops(trials, run.bias_plan).all("stop_state")
+    states = biases(trials, run.bias_plan, stop_rows).all("stop_state")
     assert [row.subject for row in states if row.text == HOPELESS] == ["mail"]
 
 
 def test_the_last_batch_may_be_smaller(start):
     Path("plan.tsv").write_text(f"{ROW}head\tmail\t2\t20\t\n")
     run = start(experiments={"head": {"m": [10], "n": [30], "subsamples": 22}})
-    measure(run, {"news": 0.1, "mail": 0.1})
+    measure(run, 0.1, 0.1)
     assert numbers(add_batch(run)[0][-1]) == ["2", "5", "2", "2"]
 
 
 def test_a_batch_that_another_command_added_meanwhile_is_not_lost(start):
     run = start()
-    measure(run, {"news": 0.005, "mail": 0.08})
+    measure(run)
     Path("plan.tsv").write_text(f"{ROW}head\tnews\t2\t15\t\n")
     with pytest.raises(InputError, match="changed while"):
         add_batch(run)
@@ -200,7 +192,7 @@ def test_a_batch_that_another_command_added_meanwhile_is_not_lost(start):
 
 def test_an_interval_that_may_have_stopped_is_never_narrower_than_the_width(start):
     run = start()
-    rows = measure(run, {"news": 0.005, "mail": 0.08}, 0.01)
+    rows = measure(run, shift=0.01)
     trials, plan = pair_arms(rows), run.bias_plan
     shown, own = biases(trials, plan), biases(trials)
     news, mail = {"subject": "news", "effect": "bias"}, {"subject": "mail", "effect": "bias"}
@@ -209,15 +201,13 @@ def test_an_interval_that_may_have_stopped_is_never_narrower_than_the_width(star
     assert shown.value("task_effect", **news) == own.value("task_effect", **news)
     assert shown.value("task_effect_p_adjusted", **news) > own.value("task_effect_p_adjusted", **news)
     assert half_width(shown, "news") == pytest.approx(0.02) and half_width(own, "news") < 0.01
-    reach, before = (
-        rows.value("task_effect_excluded_beyond", **news) - abs(rows.value("task_effect", **news))
-        for rows in (shown, own)
-    )
+    beyond = [rows.value("task_effect_excluded_beyond", **news) for rows in (shown, own)]
+    reach, before = np.array(beyond) - abs(own.value("task_effect", **news))
     assert reach == pytest.approx(0.02 * before / half_width(own, "news"))
     assert shown.all("task_effect", effect="boost") == own.all("task_effect", effect="boost")
     Path("plan.tsv").write_text(f"{ROW}head\tnews\t2\t25\t\n")
     run = load_run(CONFIG)
-    trials = pair_arms(measure(run, {"news": 0.005, "mail": 0.08}, 0.01))
+    trials = pair_arms(measure(run, shift=0.01))
     whole, without = (biases(trials, one).all("task_effect", subject="news") for one in (run.bias_plan, None))
     assert whole == without  # all subsamples are planned and there: nothing was stopped
 
@@ -225,7 +215,7 @@ def test_an_interval_that_may_have_stopped_is_never_narrower_than_the_width(star
 def test_what_is_not_planned_is_not_missing(start):
     Path("plan.tsv").write_text(f"{ROW}head\tmail\t2\t15\t\n")
     run = start()
-    trials = pair_arms(measure(run, {"news": 0.01, "mail": 0.08}))
+    trials = pair_arms(measure(run, 0.01))
     assert missing_trials(trials, "bias", run.bias_plan).empty and not missing_trials(trials, "bias").empty
     fewer = trials[~((trials.task == "news") & (trials.subsample == 4) & (trials.n == 30))]
     gaps = missing_trials(fewer, "bias", run.bias_plan)
@@ -235,10 +225,10 @@ def test_what_is_not_planned_is_not_missing(start):
 def test_a_task_whose_planned_batch_is_not_there_has_neither_stopped_nor_all(start):
     """As the partial report shows it, between `next` and the end of the workflow."""
     run = start()
-    rows = measure(run, {"news": 0.005, "mail": 0.005}, 0.01)
+    rows = measure(run, mail=0.005, shift=0.01)
     Path("plan.tsv").write_text(f"{ROW}head\tnews\t2\t25\t\nhead\tmail\t2\t15\t\n")
     run, trials = load_run(CONFIG), pair_arms(rows)
-    rows = stops(trials, run.bias_plan)
+    rows = biases(trials, run.bias_plan, stop_rows)
     for row in rows.all("stop_state"):
         assert row.text == PLANNED and stop_words(rows, "head", row.subject).startswith(f"{row.subject}: 10 of 22 ")
     for task in ("news", "mail"):
@@ -247,8 +237,7 @@ def test_a_task_whose_planned_batch_is_not_there_has_neither_stopped_nor_all(sta
 
 def test_trials_of_another_configuration_are_named(start):
     run = start()
-    rows = measure(run, {"news": 0.005, "mail": 0.08}).assign(experiment="other")
-    write_table(rows, TRIALS, Path("other.parquet"))
+    write_table(measure(run).assign(experiment="other"), TRIALS, Path("other.parquet"))
     with pytest.raises(InputError, match="'other'"):
         report_command(Path("other.parquet"), Path("report"), "laplace", "overdispersed", CONFIG)
 
@@ -294,10 +283,9 @@ def test_next_and_rounds_need_something_to_add(start, monkeypatch):
 
     def run_workflow(configfile, *options):
         runs.append(options)
-        measure(load_run(configfile), {"news": 0.005, "mail": 0.045})
+        measure(load_run(configfile), mail=0.045)
 
     monkeypatch.setattr(command, "_run_workflow", run_workflow)
     command.run_rounds(None, ["--cores", "1"], CONFIG)
     assert 1 < len(runs) < 5 and set(runs) == {("--cores", "1")}
-    widths = _half_widths(load_run(CONFIG), None)
-    assert max(widths.values()) <= 0.02 and subsamples(load_run(CONFIG))["news", 30] == 10
+    assert max(half_widths(load_run(CONFIG)).values()) <= 0.02 and subsamples(load_run(CONFIG))["news", 30] == 10

@@ -57,22 +57,19 @@ def test_each_cell_has_its_hours_and_what_it_makes_of_the_interval(study, scored
 def test_a_goal_takes_as_many_cells_as_it_needs():
     places = [JoiningCell("a", 1.0, 2.5), JoiningCell("b", 3.0, 2.0), JoiningCell("c", 9.0, 1.5)]
     found = Joining(NEW, 9, 4.0, (1.0, 7.0), 3.0, places, 9.0)
-    for goal, number in (("rank=3", 0), ("rank=2", 2), ("rank=1", 3), ("budget=3.5", 2), ("budget=.5", 0)):
-        assert found.until(parse_goal(goal)) == places[:number]
-    reached = {
-        goal: found.reaches(parse_goal(goal)) for goal in ("rank=3", "rank=1.5", "rank=1", "budget=1", "budget=.5")
-    }
-    assert reached == {"rank=3": True, "rank=1.5": True, "rank=1": False, "budget=1": True, "budget=.5": False}
-    said = {goal: describe_cells(found, parse_goal(goal)) for goal in reached}
+    taken = {"rank=3": (0, True), "rank=2": (2, True), "rank=1": (3, False), "budget=3.5": (2, True),
+             "budget=.5": (0, False)}  # fmt: skip
+    for goal, (number, reached) in taken.items():
+        assert found.until(parse_goal(goal)) == places[:number] and found.reaches(parse_goal(goal)) == reached
+    said = {goal: describe_cells(found, parse_goal(goal)) for goal in taken}
     assert "NOT" in said["rank=1"] and len(set(said.values())) == 5
 
 
 def test_the_cells_become_a_round_and_the_other_models_jobs_stay(study, capsys):
     run, _ = study
-    command.add_model(NEW, None, CONFIG, Path("joined.tsv"))
-    assert not Path("joined.tsv").exists() and "oak-m among 6 " in capsys.readouterr().out
-    command.add_model(NEW, "rank=6", CONFIG, Path("joined.tsv"))
-    assert not Path("joined.tsv").exists() and "rank=6 " in capsys.readouterr().out
+    for goal, said in ((None, "oak-m among 6 "), ("rank=6", "rank=6 ")):
+        command.add_model(NEW, goal, CONFIG, Path("joined.tsv"))
+        assert not Path("joined.tsv").exists() and said in capsys.readouterr().out
     command.add_model(NEW, "budget=1000", CONFIG, Path("joined.tsv"))
     assert "Set `plan: joined.tsv`" in capsys.readouterr().out
     plan = read_plan("joined.tsv", *run.agreement_names)

@@ -80,23 +80,21 @@ class StudentTest(NamedTuple):
 def t_test(mean: float, error: float, freedom: int, level: float = LEVEL) -> StudentTest:
     """The test of a mean whose error is above 0."""
     reach, beyond = (float(stats.t.ppf(1 - tail, freedom)) * error for tail in (level / 2, level))
-    return StudentTest(
-        (mean - reach, mean + reach), abs(mean) + beyond, float(2 * stats.t.sf(abs(mean) / error, freedom))
-    )
+    p = float(2 * stats.t.sf(abs(mean) / error, freedom))
+    return StudentTest((mean - reach, mean + reach), abs(mean) + beyond, p)
 
 
 class MeanOverTasks(NamedTuple):
-    """Mean over `tasks` with its 95% t interval, and what is excluded beyond it, which hold over `experiments` at once.
+    """Mean over tasks with its 95% t interval, and what is excluded beyond it, which hold over several experiments at
+    once.
 
     smallest_detectable: an effect of this size would have had an interval without zero four times out of five.
     """
 
     mean: float
-    tasks: int
     interval: tuple[float, float] | Missing
     excluded_beyond: float | Missing
     smallest_detectable: float | Missing
-    experiments: int = 1
 
 
 def mean_over_tasks(values: np.ndarray, experiments: int = 1) -> MeanOverTasks:
@@ -113,10 +111,10 @@ def mean_over_tasks(values: np.ndarray, experiments: int = 1) -> MeanOverTasks:
     mean, tasks, level = float(values.mean()), len(values), LEVEL / experiments
     if tasks == 1 or np.ptp(values) <= ROUNDING:
         reason = ONE_TASK if tasks == 1 else EQUAL_TASKS
-        return MeanOverTasks(mean, tasks, reason, reason, reason)
+        return MeanOverTasks(mean, reason, reason, reason)
     error = float(values.std(ddof=1)) / float(np.sqrt(tasks))
     interval, excluded, _ = t_test(mean, error, tasks - 1, level)
-    return MeanOverTasks(mean, tasks, interval, excluded, error * smallest_in_errors(tasks, level), experiments)
+    return MeanOverTasks(mean, interval, excluded, error * smallest_in_errors(tasks, level))
 
 
 @cache
@@ -152,17 +150,16 @@ def mean_rows(rows: Rows, trials: pd.DataFrame) -> None:
             if experiment not in values:
                 at.put("effect", without_arms(effect), "accuracy", {"tasks": without_arms(effect)})
                 continue
-            mean = mean_over_tasks(values[experiment], tested)
-            counted = ("tasks", mean.tasks)
+            mean, counted = mean_over_tasks(values[experiment], tested), ("tasks", len(values[experiment]))
             at.put("effect", mean.mean, "accuracy", {"tasks": mean.interval}, counted=counted)
             at.put("effect_excluded_beyond", mean.excluded_beyond, "accuracy", counted=counted)
             at.put("effect_smallest_detectable", mean.smallest_detectable, "accuracy", counted=counted)
-            at.put("effect_experiments", mean.experiments, "experiments")
+            at.put("effect_experiments", tested if is_known(mean.interval) else 1, "experiments")
         by_model = task_means(trials, effect, [*SETTING, "task", "language_model"])
         for (experiment, m, n), of_setting in by_model.groupby([*SETTING, "task"]).mean().groupby(SETTING):
-            mean = mean_over_tasks(of_setting.to_numpy())
+            mean, counted = mean_over_tasks(of_setting.to_numpy()), ("tasks", len(of_setting))
             at = rows.of(experiment=experiment, m=m, n=n, effect=effect)
-            at.put("setting_effect", mean.mean, "accuracy", {"tasks": mean.interval}, counted=("tasks", mean.tasks))
+            at.put("setting_effect", mean.mean, "accuracy", {"tasks": mean.interval}, counted=counted)
 
 
 def cell_rows(rows: Rows, trials: pd.DataFrame) -> None:
@@ -258,10 +255,8 @@ def sign_flip_p(differences: np.ndarray) -> float:
     # counting how many flips go up: sum of ±d = 2 * (sum of the d that go up) - sum |d|
     distribution = np.ones(1)
     for size in sizes:
-        longer = np.zeros(len(distribution) + size)
-        longer[: len(distribution)] += 0.5 * distribution
-        longer[size:] += 0.5 * distribution
-        distribution = longer
+        beyond = np.zeros(size)
+        distribution = 0.5 * (np.concatenate([distribution, beyond]) + np.concatenate([beyond, distribution]))
     up = int(sizes.sum() + steps.sum()) // 2
     return float(min(1.0, distribution[up:].sum()))
 
@@ -273,12 +268,11 @@ def trial_rows(rows: Rows, trials: pd.DataFrame) -> None:
     levels = {"subsamples": 0.9, "middle_subsamples": 0.5}
     for effect in EFFECTS:
         for (experiment, language_model, m, n), cell in with_difference(trials, effect).groupby(CELL):
+            of_cell = rows.of(experiment=experiment, language_model=language_model, m=m, n=n, effect=effect)
             by_task = cell.groupby("task")
             p = by_task["change"].agg(lambda values: sign_flip_p(values.to_numpy()))
             for (task, differences), q in zip(by_task["difference"], stats.false_discovery_control(p), strict=True):
-                at = rows.of(
-                    experiment=experiment, language_model=language_model, m=m, n=n, subject=task, effect=effect
-                )
+                at = of_cell.of(subject=task)
                 at.put("permutation_p", float(p[task]), "probability")
                 at.put("permutation_p_adjusted", float(q), "probability")
                 low, lower, median, upper, high = np.quantile(differences, (0.05, 0.25, 0.5, 0.75, 0.95)).tolist()
@@ -407,19 +401,19 @@ def fit_rows(key: tuple[str, int, int, str], counts: PairedCounts, formula: str,
         posterior = model.fit_nuts(counts, FORMULAS[formula])
         draws, fixed = posterior.difference_draws, posterior.fixed
         weights = np.full(len(draws), 1 / len(draws))
-        ends = model.equal_tailed(posterior.beta_draws, MARGINAL_LEVEL)
         rows.put("divergences", posterior.divergences, "draws")
         rows.put("rhat_max", posterior.rhat_max, "ratio")
         rows.put("effective_draws_min", posterior.effective_draws_min, "draws")
     else:
         posterior = model.fit_laplace(design)
         draws, fixed = model.posterior_predictive(design, posterior), posterior.mode.u[0, : design.beta]
-        weights, ends = posterior.weights, posterior.interval_at(MARGINAL_LEVEL)
+        weights = posterior.weights
         rows.put("effective_nodes", posterior.effective_nodes, "nodes")
         rows.put("log_evidence", posterior.log_evidence, "nats")
     levels, spreads = model.model_levels(design, fixed), model.model_spreads(design, posterior.scales)
+    interval, ends = posterior.interval_at(model.INTERVAL), posterior.interval_at(MARGINAL_LEVEL)
     mean, low, high = model.marginal_effect(levels, spreads, weights, np.array([posterior.beta_mean, *ends])).tolist()
-    rows.put("beta", posterior.beta_mean, "log_odds", {"posterior": posterior.interval}, level=model.INTERVAL)
+    rows.put("beta", posterior.beta_mean, "log_odds", {"posterior": interval}, level=model.INTERVAL)
     rows.put("beta_sd", posterior.beta_sd, "log_odds")
     rows.put("marginal_effect", mean, "accuracy", {"posterior": (low, high)}, level=MARGINAL_LEVEL)
     predicted = {"posterior": model.equal_tailed(draws)}
@@ -513,9 +507,8 @@ def prior_rows(trials: pd.DataFrame, formula: str, draws: int) -> Rows:
         raise InputError(f"unknown formula {formula!r}.", f"choose {', '.join(FORMULAS)}.")
     # settings of one study have one layout: the smallest is simulated fastest
     layout = min(setting_counts(trials).values(), key=len)
-    accuracies, differences = model.prior_predictive(build_design(layout, FORMULAS[formula]), draws)
     rows, levels = Rows("prior").of(formula=formula), {"prior": 0.89, "middle": 0.5}
-    for name, values in (("accuracy", accuracies[np.isfinite(accuracies)]), ("difference", differences)):
+    for name, values in model.prior_predictive(build_design(layout, FORMULAS[formula]), draws).items():
         ends = {over: model.equal_tailed(values, level) for over, level in levels.items()}
         counted = ("data sets", draws)
         rows.put(f"prior_{name}", float(np.median(values)), "accuracy", ends, level=levels, counted=counted)

@@ -53,9 +53,7 @@ def report_bias(
     sections.write_rows(bias_page(table, rows, plan), rows, output)
 
 
-def bias_rows(
-    trials: pd.DataFrame, plan: BiasPlan | None = None, sampler: str = "laplace", formula: str = "all"
-) -> Rows:
+def bias_rows(trials: pd.DataFrame, plan: BiasPlan | None, sampler: str, formula: str) -> Rows:
     """Everything that the trials of a study tell. Raises InputError where they are not those of its plan."""
     rows = Rows("bias")
     if plan is not None:

@@ -4,21 +4,23 @@ What several sections of the report read is here; what one section alone needs, 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, product
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.random import Generator
 from scipy.stats import false_discovery_control
 
 from lm_validity.config.sections import Reports, SignalConventions
-from lm_validity.statistics import models_above_chance, section_generator
-from lm_validity.studies.signal.curves import CommonPoints, Curve, LearningCurves, ModelFacts, align, select
+from lm_validity.statistics import Interval, models_above_chance, section_generator
+from lm_validity.studies.signal.curves import CommonPoints, Curve, LearningCurves, align, select
 from lm_validity.studies.signal.statistics import quality as scores_of
 from lm_validity.studies.signal.statistics.items import FilterTrial
-from lm_validity.studies.signal.statistics.quality import ScienceLead
+from lm_validity.studies.signal.statistics.quality import RankingWindows, ScienceLead
+from lm_validity.tables.items import NO_CHANCE
 from lm_validity.tables.training import NOT_MEASURED, TrainingNoise
 from lm_validity.words import Missing, Reason, ReasonCode, known, number, scale_of, too_few
 
@@ -36,10 +38,11 @@ FALSE_DISCOVERIES = 0.05  # rate, of what is said of several benchmarks
 WHICH_DIRECTION = Missing("Scores fall steadily, and nothing says which direction is better.")
 UNKNOWN_TOKENS = "Tokens are unknown."
 NO_ERRORS = Missing(Reason("Whether a score is above chance needs its standard error.", ReasonCode.NO_ERRORS))
+NO_ITEMS = Missing(Reason("This needs the benchmark's items, and no items table has them.", ReasonCode.NO_ITEMS))
 NO_NOISE = Missing(Reason("It needs a standard error of every model's scores, or items.", ReasonCode.NO_ERRORS))
 
 
-def bounds(value: Value, draws: Draws, minimum: float = -np.inf, maximum: float = np.inf) -> Bounds:
+def bounds(value: Value, draws: Draws, limits: Interval[float] = scores_of.UNLIMITED) -> Bounds:
     """The resampling interval of a value; the value's own reason, or that of the draws, where there is none."""
     if isinstance(value, Missing):
         return value
@@ -48,7 +51,7 @@ def bounds(value: Value, draws: Draws, minimum: float = -np.inf, maximum: float 
     if draws.size == 0:
         return SKIPPED
     none = Reason("None of the resamples has a value.", ReasonCode.NO_INTERVAL)
-    return known_bounds(*scores_of.resampling_interval(value, draws, minimum, maximum), none)
+    return known_bounds(*scores_of.resampling_interval(value, draws, limits), none)
 
 
 def known_bounds(low: float, high: float, reason: str) -> Bounds:
@@ -96,18 +99,17 @@ def too_few_checkpoints(options: SignalConventions) -> str:
     return f"Signal quality needs {fewest} selected checkpoints of a model for its autocorrelation."
 
 
-def windows_of(learning: LearningCurves, options: SignalConventions) -> scores_of.RankingWindows:
+def windows_of(learning: LearningCurves, options: SignalConventions) -> RankingWindows:
     """The windows of ranking consistency. The competition's are scaled to the length of each pair's training where
     every training is over before the first of them, or tokens are unknown."""
-    windows = scores_of.RankingWindows(options.base_window, options.later_window)
+    windows = RankingWindows(options.base_window, options.later_window)
     if windows != scores_of.E2LM_WINDOWS:
         return windows
     ends = [curve.tokens_b[-1] for by_model in learning.curves.values() for curve in by_model.values()]
-    return replace(windows, relative=bool(not np.nanmax([*ends, 0.0]) >= windows.base[0]))
+    return windows._replace(relative=bool(not np.nanmax([*ends, 0.0]) >= windows.base[0]))
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """Two models at their common points of training, and which of these lie in the windows of ranking consistency."""
 
     first: str
@@ -139,11 +141,12 @@ class CurveDesign:
     benchmark: str
     direction_assumed: bool  # nothing says it
     direction: float  # -1 where the metric is better when lower: curves are the metric times this
+    chance: Value  # the score of guessing, in the metric's own direction
+    facts: pd.DataFrame  # as of `LearningCurves`
     curves: dict[str, Curve]
     training_noise: TrainingNoise | Missing
     selected: dict[str, np.ndarray]  # by model: checkpoints of signal quality
     scored: list[str]
-    sizes: dict[str, list[str]]  # scored models by size
     ranking_pairs: list[Pair]  # of ranking consistency
     compliance_pairs: list[Pair]  # first: science, second: web
     alignment: CommonPoints  # of the scored models
@@ -151,26 +154,27 @@ class CurveDesign:
     @classmethod
     def of(cls, learning: LearningCurves, benchmark: str, options: SignalConventions) -> "CurveDesign":
         """The curves of a benchmark, and which models, pairs, points and windows belong together: decided once."""
-        by_model, facts, selection = learning.curves[benchmark], learning.model_facts, learning.selection
+        by_model, scored = learning.curves[benchmark], learning.scored(benchmark)
         curves = {model: by_model[model] for model in learning.models if model in by_model}
-        scored, windows = learning.scored(benchmark), windows_of(learning, options)
-        sizes: dict[str, list[str]] = {}
-        for model in scored:
-            if (size := facts[model].size) is not None:
-                sizes.setdefault(size, []).append(model)
         return cls(
             benchmark=benchmark,
             direction_assumed=benchmark in learning.assumed,
             direction=learning.direction[benchmark],
+            chance=learning.chance.get(benchmark, NO_CHANCE),
+            facts=learning.facts,
             curves=curves,
             training_noise=learning.training_noise.get(benchmark, Missing(NOT_MEASURED)),
-            selected={model: select(curve, selection) for model, curve in curves.items()},
+            selected={model: select(curve, learning.selection) for model, curve in curves.items()},
             scored=scored,
-            sizes=sizes,
-            ranking_pairs=_ranking_pairs(curves, facts, sizes, selection, windows),
-            compliance_pairs=_compliance_pairs(curves, facts, selection),
+            ranking_pairs=_ranking_pairs(learning, benchmark, windows_of(learning, options)),
+            compliance_pairs=_compliance_pairs(learning, benchmark),
             alignment=align({model: curves[model] for model in scored}),
         )
+
+    @property
+    def chance_level(self) -> float:
+        """Chance as statistics take it: oriented as the curves are, NaN where it is unknown."""
+        return self.direction * number(self.chance)
 
     @property
     def values(self) -> Values:
@@ -188,43 +192,36 @@ class CurveDesign:
         return np.stack([points.read(values[model]) for model, points in places], axis=-2)
 
 
-def _ranking_pairs(
-    curves: dict[str, Curve],
-    facts: Mapping[str, ModelFacts],
-    sizes: dict[str, list[str]],
-    selection: str,
-    windows: scores_of.RankingWindows,
-) -> list[Pair]:
+def _ranking_pairs(learning: LearningCurves, benchmark: str, windows: RankingWindows) -> list[Pair]:
     """Pairs of one size and training data and of two architectures, the alphabetically first architecture first."""
-    pairs = []
-    for size, models in sizes.items():
-        named = {model: name for model in models if (name := facts[model].architecture) is not None}
-        by_name = sorted(named, key=lambda model: (named[model], model))
-        for first, second in combinations(by_name, 2):
+    facts, curves, pairs = learning.model_facts, learning.curves[benchmark], list[Pair]()
+    scored = learning.scored(benchmark)
+    for size in dict.fromkeys(size for model in scored if (size := facts[model].size) is not None):
+        named = {m: name for m in scored if facts[m].size == size and (name := facts[m].architecture) is not None}
+        for first, second in combinations(sorted(named, key=lambda model: (named[model], model)), 2):
             alike = _alike(facts[first].training_data, facts[second].training_data)
             if named[first] == named[second] or not alike:
                 continue
             pair = {first: curves[first], second: curves[second]}
-            common = align(pair, [select(curve, selection, early=False) for curve in pair.values()])
+            common = align(pair, [select(curve, learning.selection, early=False) for curve in pair.values()])
             # relative windows are shares of the training, whatever it is counted in; the others are billions of tokens
             window_masks = windows.masks(common.progress if windows.relative else common.tokens_b)
             pairs.append(Pair(first, second, common, size, window_masks))
     return pairs
 
 
-def _compliance_pairs(curves: dict[str, Curve], facts: Mapping[str, ModelFacts], selection: str) -> list[Pair]:
+def _compliance_pairs(learning: LearningCurves, benchmark: str) -> list[Pair]:
     """Pairs of a science and a web model of one size, of one architecture where it is known."""
-    pairs = []
-    for science in curves:
-        for web in curves:
-            a, b = facts[science], facts[web]
-            if a.training_data != "science" or b.training_data != "web":
-                continue
-            if a.size is None or a.size != b.size or not _alike(a.architecture, b.architecture):
-                continue
-            pair = {science: curves[science], web: curves[web]}
-            common = align(pair, [select(curve, selection, spaced=False) for curve in pair.values()])
-            pairs.append(Pair(science, web, common, a.size, scores_of.WindowMasks(np.array([]), np.array([]))))
+    curves, no_windows, pairs = learning.curves[benchmark], scores_of.WindowMasks(*np.empty((2, 0))), list[Pair]()
+    for science, web in product([model for model in learning.models if model in curves], repeat=2):
+        a, b = learning.model_facts[science], learning.model_facts[web]
+        if (a.training_data, b.training_data) != ("science", "web"):
+            continue
+        if a.size is None or a.size != b.size or not _alike(a.architecture, b.architecture):
+            continue
+        pair = {science: curves[science], web: curves[web]}
+        common = align(pair, [select(curve, learning.selection, spaced=False) for curve in pair.values()])
+        pairs.append(Pair(science, web, common, a.size, no_windows))
     return pairs
 
 
@@ -237,15 +234,18 @@ def _alike(a: str | None, b: str | None) -> bool:
 # Scores: the same code for the curves themselves and for resampled ones.
 
 
-@dataclass(frozen=True)
-class CurveScores:
+class CurveScores(NamedTuple):
     """Scores of one benchmark; arrays have the values' leading shape."""
 
     quality: dict[str, scores_of.SignalQuality]
     mean_quality: np.ndarray  # over scored models
+    rank_correlation: np.ndarray  # of score and checkpoint, mean over scored models; NaN where no curve has two points
     order: np.ndarray  # ranking consistency
     lead: ScienceLead  # of the science models over the web models
     overall: np.ndarray
+
+
+Reader = Callable[[CurveScores], np.ndarray]  # of one score from all
 
 
 def compute_scores(design: CurveDesign, values: Values, options: SignalConventions, chance: float) -> CurveScores:
@@ -253,7 +253,8 @@ def compute_scores(design: CurveDesign, values: Values, options: SignalConventio
     quality = {
         model: scores_of.signal_quality(values[model][..., design.selected[model]], options) for model in design.curves
     }
-    mean_quality = mean_of_known([quality[model].signal_quality for model in design.scored])
+    of_scored = [quality[model] for model in design.scored]
+    mean_quality = mean_of_known([found.signal_quality for found in of_scored])
     pairs = design.ranking_pairs
     order = _mean_over_sizes(pairs, [scores_of.pair_consistency(pair.gap(values), pair.windows) for pair in pairs])
     leads = [
@@ -261,13 +262,9 @@ def compute_scores(design: CurveDesign, values: Values, options: SignalConventio
     ]
     lead = ScienceLead(mean_of_known([pair.value for pair in leads]), mean_of_known([pair.gap for pair in leads]))
     parts = np.stack(np.broadcast_arrays(mean_quality, order, lead.value), -1)
-    return CurveScores(
-        quality=quality,
-        mean_quality=mean_quality,
-        order=order,
-        lead=lead,
-        overall=parts @ np.array(options.weights),  # NaN where a part is
-    )
+    correlation = mean_of_known([found.rank_correlation for found in of_scored])
+    overall = parts @ np.array(options.weights)  # NaN where a part is
+    return CurveScores(quality, mean_quality, correlation, order, lead, overall)
 
 
 def _mean_over_sizes(pairs: list[Pair], values: list[np.ndarray]) -> np.ndarray:
@@ -282,24 +279,17 @@ def _mean_over_sizes(pairs: list[Pair], values: list[np.ndarray]) -> np.ndarray:
 # A benchmark with its scores, their resamples, and what they would be by chance.
 
 
-class Trial(NamedTuple):
-    """A filter under one design and item score, and what came of it."""
-
-    filter: str
-    score: str
-    design: str
-    found: FilterTrial
+Trials = dict[tuple[str, str, str], FilterTrial] | Missing  # by filter, item score and design
 
 
-@dataclass(frozen=True)
-class ItemAnalysis:
+class ItemAnalysis(NamedTuple):
     """What items add to a benchmark whose items reproduce its scores; `notes` are remarks on what the items lack."""
 
     items: int
     errors: dict[str, np.ndarray]  # by model: standard errors (n,) of its curve over items
     noise: np.ndarray  # (points, models, models) covariances of the scored models' errors at their common points
     resampled: Values | Missing
-    trials: list[Trial] | Missing
+    trials: Trials
     notes: tuple[str, ...]
 
 
@@ -318,7 +308,6 @@ class BenchmarkCurves(CurveDesign):
     resampled: Values | Missing  # curves (resamples, n) by model: means of resampled items, else normal draws
     resampled_scores: CurveScores | Missing  # leading axis: resamples
     items: ItemAnalysis | Missing
-    chance: Value  # the score of guessing, in the metric's own direction
     errors: dict[str, np.ndarray]  # by model: standard errors (n,) of its curve; NaN where unknown
     noise: np.ndarray | Missing  # (points, models, models) covariances of the scored models' errors, common points
     quality_walk: dict[str, np.ndarray]  # by model: quality of its random walks
@@ -326,29 +315,10 @@ class BenchmarkCurves(CurveDesign):
     quality: Value  # signal quality, mean over the scored models
     fall_p: Value  # as `walk_p`, of the curves upside down; where the direction is assumed
 
-    @property
-    def chance_level(self) -> float:
-        """Chance as statistics take it: oriented as the curves are, NaN where it is unknown."""
-        return self.direction * number(self.chance)
-
-    def draws(self, read: Callable[[CurveScores], np.ndarray]) -> Draws:
-        """A score under the resamples, or why there are none."""
-        return self.resampled_scores if isinstance(self.resampled_scores, Missing) else read(self.resampled_scores)
-
-    def mean_over_models(self, by_model: Values) -> np.ndarray:
-        """Over the scored models: mean quality (resamples,) of a null."""
-        return mean_of_known([by_model[model] for model in self.scored])
-
-    @property
-    def rank_correlation(self) -> float:
-        """The rank correlation of score and checkpoint, mean over the scored models; NaN where no curve has two
-        points."""
-        return float(mean_of_known([self.scores.quality[model].rank_correlation for model in self.scored]))
-
-    @cached_property
-    def quality_interval(self) -> Bounds:
-        """The 95% interval of `quality`, from resampled items."""
-        return bounds(self.quality, self.draws(lambda resampled: resampled.mean_quality), 0.0, 1.0)
+    def over_items(self, value: Value, read: Reader, limits: Interval[float] = scores_of.UNLIMITED) -> Bounds:
+        """The 95% interval of a score that is read from all scores, over resampled items."""
+        drawn = self.resampled_scores
+        return bounds(value, drawn if isinstance(drawn, Missing) else read(drawn), limits)
 
     @cached_property
     def mean_curve(self) -> np.ndarray:
@@ -358,7 +328,7 @@ class BenchmarkCurves(CurveDesign):
     @cached_property
     def walk_p(self) -> Value:
         """p of the signal quality against curves that drift: random signs of the steps."""
-        return p_value(self.quality, self.mean_over_models(self.quality_walk))
+        return p_value(self.quality, mean_of_known([self.quality_walk[model] for model in self.scored]))
 
     @cached_property
     def models_above_chance(self) -> int | Missing:
@@ -369,23 +339,17 @@ class BenchmarkCurves(CurveDesign):
         return NO_ERRORS if np.isnan(errors).any() else models_above_chance(last, errors, self.chance_level)
 
 
-def analyze_benchmark(
-    design: CurveDesign, items: ItemAnalysis | Missing, chance: Value, options: SignalConventions, resamples: int
-) -> BenchmarkCurves:
-    """Compute a benchmark's curve scores, those of resampled items, and those of random walks.
-
-    `chance`: the score of guessing, in the metric's own direction; `resamples`: of each null and of the items.
-    """
-    level = design.direction * number(chance)
+def analyze_benchmark(design: CurveDesign, items: ItemAnalysis | Missing, section: Reports) -> BenchmarkCurves:
+    """Compute a benchmark's curve scores, those of resampled items, and those of random walks."""
+    options, resamples, level = section.signal, section.resamples, design.chance_level
     values, selected = design.values, design.selected_curves
     curves, names = [c.values for c in selected.values()], [c.checkpoints for c in selected.values()]
-    of_order, of_walks = (section_generator(f"{section} {design.benchmark}") for section in ("order", "walks"))
-    walked = scores_of.walked_quality(curves, names, resamples, of_walks, options)
+    of_order, of_walks = (section_generator(f"{name} {design.benchmark}") for name in ("order", "walks"))
+    walked = scores_of.walked_quality(curves, names, scores_of.Controls(of_walks, resamples, options))
     errors = {
         model: curve.errors if isinstance(items, Missing) or not np.isnan(curve.errors).any() else items.errors[model]
         for model, curve in design.curves.items()
     }
-    noise = _noise(design, errors, items)
     resampled = _resampled(values, errors, items, resamples)
     scores = compute_scores(design, values, options, level)
     return BenchmarkCurves(
@@ -396,17 +360,16 @@ def analyze_benchmark(
         if isinstance(resampled, Missing)
         else compute_scores(design, resampled, options, level),
         items=items,
-        chance=chance,
         errors=errors,
-        noise=noise,
+        noise=_noise(design, errors, items),
         quality_walk={model: walked[:, index] for index, model in enumerate(selected)},
         order_draws=_consistency_draws(design.ranking_pairs, values, resamples, of_order),
         quality=known(float(scores.mean_quality), too_few_checkpoints(options)),
-        fall_p=_fall_p(design, scores, options, resamples),
+        fall_p=_fall_p(design, scores, section),
     )
 
 
-def _fall_p(design: CurveDesign, scores: CurveScores, options: SignalConventions, resamples: int) -> Value:
+def _fall_p(design: CurveDesign, scores: CurveScores, section: Reports) -> Value:
     """p of a steady fall, where nothing says which direction is better; 1 where scores do not fall.
 
     The curves upside down, against their random walks: that scores fall from the first checkpoint to the last is no
@@ -415,15 +378,14 @@ def _fall_p(design: CurveDesign, scores: CurveScores, options: SignalConventions
     if not design.direction_assumed:
         return Missing("It is known which direction is better.")
     if not np.isfinite(scores.mean_quality):
-        return Missing(too_few_checkpoints(options))
-    correlations = [scores.quality[model].rank_correlation for model in design.scored]
-    if not mean_of_known(correlations) <= -FALLING:
+        return Missing(too_few_checkpoints(section.signal))
+    if not scores.rank_correlation <= -FALLING:
         return 1.0
     curves = [design.selected_curves[model] for model in design.scored]
     turned, names = [-curve.values for curve in curves], [curve.checkpoints for curve in curves]
-    generator = section_generator(f"falls {design.benchmark}")
-    quality = mean_of_known([scores_of.signal_quality(curve, options).signal_quality for curve in turned])
-    walks = scores_of.walked_quality(turned, names, resamples, generator, options)
+    controls = scores_of.Controls(section_generator(f"falls {design.benchmark}"), section.resamples, section.signal)
+    quality = mean_of_known([scores_of.signal_quality(curve, section.signal).signal_quality for curve in turned])
+    walks = scores_of.walked_quality(turned, names, controls)
     return p_value(float(quality), mean_of_known(list(walks.T)))
 
 
@@ -441,7 +403,12 @@ def _noise(design: CurveDesign, errors: Values, items: ItemAnalysis | Missing) -
 
 
 def _resampled(values: Values, errors: Values, items: ItemAnalysis | Missing, resamples: int) -> Values | Missing:
-    """Curves under resampled items, else drawn around their values by their standard errors."""
+    """Curves under resampled items, else normal draws x_i + se_i z_i around their values by their standard errors.
+
+    These are drawn independently, as though every checkpoint had items of its own. Checkpoints share their items, so
+    that their true errors move together and disturb the shape of a curve less: intervals from these draws are too wide,
+    and lie too low for a score that noise lowers.
+    """
     if not resamples:
         return SKIPPED
     if isinstance(items, ItemAnalysis):
@@ -450,7 +417,7 @@ def _resampled(values: Values, errors: Values, items: ItemAnalysis | Missing, re
         lacks = f"{items.reason} Not all of its scores have a standard error either."
         return Missing(Reason(lacks, ReasonCode.NO_ERRORS))
     generator = np.random.default_rng(0)
-    return {model: scores_of.drawn_around(values[model], errors[model], resamples, generator) for model in values}
+    return {m: x + errors[m] * generator.standard_normal((resamples, len(x))) for m, x in values.items()}
 
 
 def _consistency_draws(pairs: list[Pair], values: Values, resamples: int, generator: Generator) -> OrderDraws:
@@ -509,7 +476,7 @@ class SignalData:
         return self.section.signal
 
     @cached_property
-    def windows(self) -> scores_of.RankingWindows:
+    def windows(self) -> RankingWindows:
         """The windows of training over which ranking consistency is taken."""
         return windows_of(self.learning, self.options)
 
@@ -532,7 +499,7 @@ class SignalData:
         steady = discoveries(p)
         for name, benchmark in self.benchmarks.items():
             if steady[name] is True:
-                steady[name] = benchmark.rank_correlation > 0 and benchmark.models_above_chance != 0
+                steady[name] = bool(benchmark.scores.rank_correlation > 0) and benchmark.models_above_chance != 0
         return steady
 
     @cached_property

@@ -1,6 +1,5 @@
 """From the scores table and the sheets to learning curves, one per model and benchmark, and their common points."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,8 +23,7 @@ E2LM_TOKENS_B = 206.0
 SAME_POINT = 0.05
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """Scores of one model on one benchmark in order of training; `values` are oriented: higher is better.
 
     Tokens are known at all checkpoints of all curves of a report, or at none.
@@ -58,19 +56,6 @@ class ModelFacts(NamedTuple):
     size: str | None
     architecture: str | None
     training_data: str | None
-    parameters_b: float | None
-
-    @property
-    def parameters(self) -> float:
-        """Parameters in billions, from the sheet or from a size such as 500m or 1b; NaN where neither says."""
-        if self.parameters_b is not None:
-            return self.parameters_b
-        size = (self.size or "").casefold()
-        scale = {"k": 1e-6, "m": 1e-3, "b": 1.0}.get(size[-1:])
-        try:
-            return float(size[:-1]) * scale if scale is not None else math.nan
-        except ValueError:
-            return math.nan
 
 
 @dataclass(frozen=True)
@@ -78,7 +63,7 @@ class LearningCurves:
     """Everything the report reads: curves by benchmark and model, and what is known about models and benchmarks."""
 
     curves: dict[str, dict[str, Curve]]
-    facts: pd.DataFrame  # index: models in the sheet's order; label, size, architecture, training_data, parameters_b
+    facts: pd.DataFrame  # index: models in the sheet's order; label, size, architecture, training_data
     direction: dict[str, float]  # +1 where the benchmark's metric is better when higher, else -1
     assumed: frozenset[str]  # benchmarks of which neither sheet nor table says the direction: higher counts as better
     selection: str
@@ -215,8 +200,7 @@ def _facts(with_curves: set[str], sheet: pd.DataFrame, notes: list[str]) -> pd.D
     """What the models sheet says of each model with a curve, in its order."""
     unlisted = sorted(with_curves - set(sheet["model"]))
     names = [model for model in sheet["model"] if model in with_curves] + unlisted
-    columns = ["label", "parameters_b", "size", "architecture", "training_data"]
-    facts = sheet.set_index("model").reindex(names)[columns]
+    facts = sheet.set_index("model").reindex(names)[["label", *ModelFacts._fields]]
     facts["label"] = unique_labels(facts["label"], pd.Series(names, index=names))
     notes += with_names({"Not in the models sheet, size and architecture unknown: {}.": unlisted})
     return facts
@@ -260,8 +244,7 @@ NAMES, TOKENS, SHARES = "names", "tokens", "share of training"  # what curves ar
 _ROUNDING = 1e-6
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(NamedTuple):
     """Where points of training lie on one curve: `share` of the way from one checkpoint to the next, (points,) each.
 
     On a checkpoint, `share` is 0 and `earlier` is `later`.
@@ -281,15 +264,14 @@ class Places:
 
     def only(self, point: int) -> "Places":
         """Where a single one of the points lies on the curve."""
-        return Places(self.earlier[[point]], self.later[[point]], self.share[[point]])
+        return Places(*(values[[point]] for values in self))
 
     def within(self, checkpoints: np.ndarray) -> "Places":
         """Where the points lie on the larger curve of which `checkpoints` (n,) are the indices of this one's."""
         return Places(checkpoints[self.earlier], checkpoints[self.later], self.share)
 
 
-@dataclass(frozen=True)
-class CommonPoints:
+class CommonPoints(NamedTuple):
     """Common points of several curves in order, none with a `reason` where there are none; `places`: one a curve."""
 
     by: str

@@ -1,27 +1,24 @@
 """The numbers of the signal report, as rows, and what a benchmark's items add to them."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.sections import Normalisation, SignalConventions
+from lm_validity.config.sections import Normalisation, Reports, SignalConventions
 from lm_validity.results.put import RANGE, Rows, ends_of
-from lm_validity.statistics import cluster_codes
+from lm_validity.statistics import NORMAL_95, cluster_codes
 from lm_validity.studies.signal import benchmark as base
 from lm_validity.studies.signal.benchmark import BenchmarkCurves, SignalData, Value, Values
 from lm_validity.studies.signal.filters import kinds
-from lm_validity.studies.signal.filters.kinds import ItemFilter
 from lm_validity.studies.signal.filters.recipe import folds_by_design, judge
 from lm_validity.studies.signal.statistics import quality as scores_of
-from lm_validity.studies.signal.statistics.quality import E2LM_WINDOWS, Controls, RankingWindows, above_chance_from
+from lm_validity.studies.signal.statistics.items import FilterTrial
+from lm_validity.studies.signal.statistics.quality import E2LM_WINDOWS, NOT_NEGATIVE, SHARE, Controls, RankingWindows
 from lm_validity.tables.items import BenchmarkItems
 from lm_validity.words import Missing, Reason, ReasonCode, is_known, known, listing, number
 
-STABLE_TAU = 0.8  # a ranking that differs from the final one in one pair of ten
 E2LM_LATER_CHECKPOINTS = 47  # of the competition's ranking consistency, 222.8 to 994.5 billion tokens
 AT_CHANCE = Missing("The score is not above chance by 1.96 standard errors at the last point.")
 NOBODY = Missing("No model is shown to end above chance.")
@@ -54,23 +51,21 @@ def _curve_rows(at: Rows, data: SignalData, benchmark: BenchmarkCurves) -> None:
     """Signal quality and its parts of each model's curve over the selected checkpoints, with intervals over items."""
     too_few = base.too_few_checkpoints(data.options)
     whys = {"monotonicity": "A curve needs two selected checkpoints.", "autocorrelation": too_few}
-    for model in benchmark.curves:
+    drawn = benchmark.resampled_scores
+    for model, quality in benchmark.scores.quality.items():
         counted = "checkpoints", int(benchmark.selected[model].sum())
         for name, why in (whys | {"signal_quality": too_few}).items():
-            value = known(float(getattr(benchmark.scores.quality[model], name)), why)
-            draws = benchmark.draws(partial(_part_of_quality, model=model, part=name))
-            at.put(name, value, "index", {"items": base.bounds(value, draws, 0.0, 1.0)}, counted=counted, model=model)
-
-
-def _part_of_quality(scores: base.CurveScores, model: str, part: str) -> np.ndarray:
-    return np.asarray(getattr(scores.quality[model], part))
+            value = known(float(getattr(quality, name)), why)
+            draws = drawn if isinstance(drawn, Missing) else getattr(drawn.quality[model], name)
+            at.put(name, value, "index", {"items": base.bounds(value, draws, SHARE)}, counted=counted, model=model)
 
 
 def _benchmark_rows(at: Rows, data: SignalData, benchmark: BenchmarkCurves) -> None:
     """Means over the scored models, and what is known of the benchmark."""
     alignment, items, models = benchmark.alignment, benchmark.items, ("models", len(benchmark.scored))
     none = None if alignment.reason is None else Missing(alignment.reason)
-    at.put("signal_quality_mean", benchmark.quality, "index", {"items": benchmark.quality_interval}, counted=models)
+    interval = benchmark.over_items(benchmark.quality, lambda drawn: drawn.mean_quality, SHARE)
+    at.put("signal_quality_mean", benchmark.quality, "index", {"items": interval}, counted=models)
     at.put("signal_quality_mean_walk_p", benchmark.walk_p, "probability", counted=models)
     at.put("steady", data.steady[benchmark.benchmark], "yes_or_no", counted=models)
     at.put("models", models[1], "models")
@@ -88,9 +83,12 @@ def _benchmark_rows(at: Rows, data: SignalData, benchmark: BenchmarkCurves) -> N
 
 
 def _above_chance_from(benchmark: BenchmarkCurves) -> Value:
-    """Tokens from which the mean over models is above chance for good.
+    """Tokens from which the mean over models is above chance for good, by 1.96 standard errors.
 
     Its standard error is the mean of the models' own, as though their errors were one: models answer the same items.
+    The normal approximation is poor below about ten right answers, and a standard error says nothing of another
+    training seed. Chance is that of a guess among the choices: a model that always gives one letter can beat it where
+    right answers are unevenly spread over the letters.
     """
     if benchmark.alignment.reason is not None:
         return Missing(benchmark.alignment.reason)
@@ -99,8 +97,9 @@ def _above_chance_from(benchmark: BenchmarkCurves) -> Value:
     mean, errors = (benchmark.at_common_points(values).mean(axis=0) for values in (benchmark.values, benchmark.errors))
     if np.isnan(errors).any():
         return base.NO_ERRORS
-    first = above_chance_from(mean, errors, benchmark.chance_level)
-    return AT_CHANCE if first is None else known(float(benchmark.alignment.tokens_b[first]), base.UNKNOWN_TOKENS)
+    above = mean - NORMAL_95 * errors > benchmark.chance_level
+    first = float(scores_of.from_then_on(above, benchmark.alignment.tokens_b))
+    return known(first, base.UNKNOWN_TOKENS) if above[-1] else AT_CHANCE
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -119,9 +118,9 @@ def _consistency_rows(rows: Rows, data: SignalData) -> None:
         if is_known(tail) and not isinstance(draws.coins, Missing):
             low, high = np.quantile(draws.coins, [0.025, 0.975])
             coins = float(low), float(high)
-        over_items = base.bounds(value, benchmark.draws(lambda drawn: drawn.order), 0.0, 1.0)
+        over_items = benchmark.over_items(value, lambda drawn: drawn.order, SHARE)
         at = rows.of(subject=name)
-        intervals = {"checkpoints": base.bounds(value, draws.blocks, 0.0, 1.0), "items": over_items}
+        intervals = {"checkpoints": base.bounds(value, draws.blocks, SHARE), "items": over_items}
         at.put("consistency", value, "share", intervals)
         at.put("consistency_coin_flips", RANGE, "share", {"coin_flips": coins})
         at.put("consistency_coin_flip_p", p[name], "probability")
@@ -177,12 +176,10 @@ def _settling_rows(at: Rows, benchmark: BenchmarkCurves) -> None:
         """The tokens from which these pairs keep their final order; the interval is what differences may change."""
         value: Value = pairs if isinstance(pairs, Missing) else Missing(reason)
         ends: base.Bounds = pairs if isinstance(pairs, Missing) else Missing(reason)
-        if not isinstance(pairs, Missing) and np.isfinite(
-            first := scores_of.settled_from(curves, tokens, pairs, STABLE_TAU)
-        ):
+        if not isinstance(pairs, Missing) and np.isfinite(first := scores_of.settled_from(curves, tokens, pairs)):
             value, ends = float(first), base.NO_NOISE
             if not isinstance(deviations, Missing):
-                interval = scores_of.settling_interval(curves, deviations, tokens, pairs, STABLE_TAU)
+                interval = scores_of.settling_interval(curves, deviations, tokens, pairs)
                 ends = base.known_bounds(*interval, equal)
         at.put(name, value, TOKENS, {"differences": ends}, counted=counted)
 
@@ -246,12 +243,10 @@ def _compliance_rows(at: Rows, benchmark: BenchmarkCurves, data: SignalData) -> 
     value = known(float(lead.value), _no_compliance(benchmark, data.options.normalisation))
     gap = known(float(lead.gap), _no_compliance(benchmark, "none"))
     whole = known(float(scores.overall), "The overall score needs signal quality, ranking consistency and compliance.")
-    over = base.bounds(value, benchmark.draws(lambda drawn: drawn.lead.value), 0.0)
+    over = benchmark.over_items(value, lambda drawn: drawn.lead.value, NOT_NEGATIVE)
     at.put("compliance", value, "share", {"items": over})
-    at.put(
-        "compliance_raw_gap", gap, "score", {"items": base.bounds(gap, benchmark.draws(lambda drawn: drawn.lead.gap))}
-    )
-    at.put("overall", whole, "index", {"items": base.bounds(whole, benchmark.draws(lambda drawn: drawn.overall))})
+    at.put("compliance_raw_gap", gap, "score", {"items": benchmark.over_items(gap, lambda drawn: drawn.lead.gap)})
+    at.put("overall", whole, "index", {"items": benchmark.over_items(whole, lambda drawn: drawn.overall)})
 
 
 def _no_compliance(benchmark: BenchmarkCurves, normalisation: Normalisation) -> str:
@@ -270,7 +265,7 @@ def _no_compliance(benchmark: BenchmarkCurves, normalisation: Normalisation) -> 
     return "What the gap is divided by is not above 0: a constant curve, or a science curve at chance."
 
 
-FILTER_UNITS: Mapping[str, str] = {
+FILTER_UNITS = {
     "unfiltered": "index",
     "in_sample": "index",
     "held_out": "index",
@@ -281,13 +276,13 @@ FILTER_UNITS: Mapping[str, str] = {
 }
 
 
-def _filter_rows(at: Rows, trials: list[base.Trial] | Missing) -> None:
+def _filter_rows(at: Rows, trials: base.Trials) -> None:
     """Each trial of a filter: where it was fitted, held out, and of random choices of as many items."""
     for name, unit in FILTER_UNITS.items():
         if isinstance(trials, Missing):
             at.put(f"filter_{name}", trials, unit)
             continue
-        for kind, score, design, trial in trials:
+        for (kind, score, design), trial in trials.items():
             counted = None if name == "useful" else ("items", trial.items)
             why = "The filter keeps no item where it was fitted."
             if name == "in_sample":
@@ -332,16 +327,15 @@ def notes_on(data: SignalData) -> list[str]:
 SEED = 0
 
 # Name on the page, the filter, the item score that its authors then used
-FILTERS: tuple[tuple[str, ItemFilter, str], ...] = (
+METRICS = ("confidence_margin", "log_probability_gap", "probability")  # of these, and by which they choose
+FILTERS: tuple[tuple[str, kinds.ItemFilter, str], ...] = (
     ("slope (Noor)", kinds.PositiveSlope(), "confidence_margin"),
     ("top half (Morai)", kinds.TopShare(), "log_probability_gap"),
     ("top half, matched", kinds.TopShare(length_matched=True), "log_probability_gap"),
 )
 
 
-def analyze_items(
-    design: base.CurveDesign, answers: BenchmarkItems, facts: pd.DataFrame, options: SignalConventions, resamples: int
-) -> base.ItemAnalysis | Missing:
+def analyze_items(design: base.CurveDesign, answers: BenchmarkItems, section: Reports) -> base.ItemAnalysis | Missing:
     """Everything that needs items, or why they cannot be used.
 
     Draws have one seed for all metrics, so that these compare.
@@ -352,16 +346,16 @@ def analyze_items(
     answers, notes = aligned, list[str]()
     correct = {model.model: model.correct for model in answers.models}
     clusters = cluster_codes(answers.subjects)
-    counts = scores_of.draw_items(len(answers.doc_ids), resamples, np.random.default_rng(SEED), clusters)
+    counts = scores_of.draw_items(len(answers.doc_ids), section.resamples, np.random.default_rng(SEED), clusters)
     names = {model: index for index, model in enumerate(correct) if model in design.scored}
     of_scored = answers.rows([(index, np.flatnonzero(design.selected[model])) for model, index in names.items()])
-    trials = _trials(of_scored, facts, options, notes)
+    trials = _trials(of_scored, design.facts, section.signal, notes)
     if clusters is not None:
         drawn = f"its items are drawn by whole subjects ({int(clusters.max()) + 1}), so intervals also hold for"
         notes.append(f"{answers.benchmark}: {drawn} other subjects.")
     covariances = {model: scores_of.error_covariance(scores, clusters) for model, scores in correct.items()}
     resampled: Values | Missing = base.SKIPPED
-    if resamples:  # all models and checkpoints from the same draws of items
+    if section.resamples:  # all models and checkpoints from the same draws of items
         means = scores_of.resample_item_means(np.concatenate([*correct.values()]), counts)
         ends = np.cumsum([len(scores) for scores in correct.values()])[:-1]
         resampled = dict(zip(correct, np.split(means, ends, axis=1), strict=True))
@@ -418,18 +412,19 @@ def _noise(design: base.CurveDesign, correct: Values, clusters: np.ndarray | Non
 # Filters, on models and checkpoints that they did not see.
 
 
-def _trials(
-    answers: BenchmarkItems, facts: pd.DataFrame, options: SignalConventions, notes: list[str]
-) -> list[base.Trial] | Missing:
+def _trials(answers: BenchmarkItems, facts: pd.DataFrame, options: SignalConventions, notes: list[str]) -> base.Trials:
     """The competition's filters under every split that the models allow; those that cannot be tried are noted."""
     if any(kinds.missing_for(answers, model, "confidence_margin") is not None for model in answers.models):
         return Missing("The filters need the log-likelihoods of the choices and the right choice.")
-    answers = kinds.with_scores_only(answers, ("confidence_margin", "log_probability_gap", "probability"))
+    models = []  # a filter's trial asks for the same scores of many subsets, which are small without log-likelihoods
+    for model in answers.models:
+        scores = {metric: kinds.model_scores(answers, model, metric) for metric in METRICS}
+        models.append(replace(model, loglikelihoods=None, scores=scores))
+    answers = replace(answers, models=tuple(models))
     candidates = kinds.Candidates(answers.doc_ids, answers)
-    sheet = facts.reset_index(names="model")
-    if not folds_by_design(candidates, sheet):
+    if not (designs := folds_by_design(answers, facts.reset_index(names="model"))):
         return Missing("Filters cannot be judged without a second model or more checkpoints.")
-    lengths, trials = kinds.answer_lengths(answers), list[base.Trial]()
+    lengths, trials = kinds.answer_lengths(answers), dict[tuple[str, str, str], FilterTrial]()
     for name, item_filter, metric in FILTERS:
         if item_filter == kinds.TopShare(length_matched=True) and (lengths is None or np.ptp(lengths) == 0):
             reason = "lengths of the choices are unknown" if lengths is None else "all right answers are equally long"
@@ -437,6 +432,6 @@ def _trials(
             continue
         for score in ("correct", metric):
             controls = Controls(np.random.default_rng(SEED), base.CONTROLS, options)
-            judged = judge([item_filter], candidates, sheet, score, controls)
-            trials += [base.Trial(name, score, design, trial) for design, trial in judged.items()]
+            judged = judge([item_filter], candidates, designs, score, controls)
+            trials |= {(name, score, design): trial for design, trial in judged.items()}
     return trials

@@ -1,6 +1,6 @@
 """The signal report: does a benchmark say something early in training?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -10,44 +10,29 @@ from markupsafe import Markup
 
 from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.pages.page import Answer, Finding, Lede, Outcome, Page, Panel, Picture, panel_grid
-from lm_validity.pages.svg import Axis, LogAxis, curve, line, lines_svg, round_values, shortened, text
+from lm_validity.pages.svg import Axis, LogAxis, curve, line, lines_svg, shortened, text
 from lm_validity.results.put import Column, Condition, Row, Rows, ends_of, labels_of
-from lm_validity.results.sections import TOKENS, Dots, Says, SectionOf, Series, TableOf, Written, write_rows
+from lm_validity.results.sections import TOKENS, Dots, Says, SectionOf, Series, TableOf, Written, row_words, write_rows
 from lm_validity.studies.signal import benchmark as base
-from lm_validity.studies.signal.benchmark import WHICH_DIRECTION, BenchmarkCurves, CurveDesign, ItemAnalysis, SignalData
+from lm_validity.studies.signal.benchmark import BenchmarkCurves, CurveDesign, ItemAnalysis, SignalData
 from lm_validity.studies.signal.curves import read_learning_curves
 from lm_validity.studies.signal.filters.recipe import DESIGNS
 from lm_validity.studies.signal.numbers import FILTERS, analyze_items, notes_on, signal_rows
 from lm_validity.studies.signal.statistics.quality import E2LM_WINDOWS, fewest_checkpoints
 from lm_validity.tables.counted import Sources
-from lm_validity.tables.items import NO_CHANCE, item_benchmarks, read_benchmark_items
-from lm_validity.words import (
-    Missing,
-    Reason,
-    ReasonCode,
-    count,
-    decimal,
-    explain_protocols,
-    is_known,
-    listing,
-    number,
-    percent,
-    shared_beginning,
-)
+from lm_validity.tables.items import item_benchmarks, read_benchmark_items
+from lm_validity.words import Missing, count, decimal, explain_protocols, listing, number, percent, shared_beginning
 
-NO_ITEMS = Missing(Reason("This needs the benchmark's items, and no items table has them.", ReasonCode.NO_ITEMS))
 OF_BENCHMARK = {"subject": "{}"}
 IN_ANSWER = 8  # benchmarks that an answer of a site's first page draws
 
 
-def report_signal(
-    sources: Sources, output: str | Path, section: Reports = REPORTS, own_models: tuple[str, ...] = ()
-) -> None:
+def report_signal(sources: Sources, output: Path, section: Reports = REPORTS, own_models: Sequence[str] = ()) -> None:
     """Write results.parquet, tables and the page of the signal report under `output`.
 
     `own_models`: models of the reader, whose curves stand out among those of others.
     """
-    data = replace(analyze_signal(sources, section), own_models=own_models)
+    data = replace(analyze_signal(sources, section), own_models=tuple(own_models))
     rows = signal_rows(data)
     write_rows(signal_page(data, rows), rows, output)
 
@@ -58,17 +43,16 @@ def analyze_signal(sources: Sources, section: Reports = REPORTS) -> SignalData:
     One benchmark's items are in memory at a time.
     """
     learning = read_learning_curves(sources, section.checkpoints)
-    options, resamples, items = section.signal, section.resamples, sources.items
+    items = sources.items
     with_items = item_benchmarks(items) if items is not None else []
     analyzed = {}
     for name in learning.curves:
-        design = CurveDesign.of(learning, name, options)
-        of_items: ItemAnalysis | Missing = NO_ITEMS
+        design = CurveDesign.of(learning, name, section.signal)
+        of_items: ItemAnalysis | Missing = base.NO_ITEMS
         if items is not None and name in with_items:
             answers = read_benchmark_items(items, name, learning.num_fewshot.get(name), learning.metrics.get(name))
-            of_items = analyze_items(design, answers, learning.facts, options, resamples)
-        chance = learning.chance.get(name, NO_CHANCE)
-        analyzed[name] = base.analyze_benchmark(design, of_items, chance, options, resamples)
+            of_items = analyze_items(design, answers, section)
+        analyzed[name] = base.analyze_benchmark(design, of_items, section)
     return SignalData(learning, section, analyzed)
 
 
@@ -252,7 +236,7 @@ def steady_lede(data: SignalData, rows: Rows) -> Lede:
     """On how many benchmarks scores improve steadily, and what that means, or why it was not tested."""
     steady, tested = yes_of(rows, "steady")
     if not tested and falling(rows):
-        return Lede("Scores fall steadily: is lower better?", "Nothing says which direction is better.")
+        return Lede("Scores fall steadily, and nothing says which direction is better", "Is lower better?")
     if not tested and yes_of(rows, "signal_quality_mean")[1]:
         return Lede("Whether scores improve steadily was not tested", "Nothing was resampled, so there is no test.")
     if not tested:
@@ -263,48 +247,35 @@ def steady_lede(data: SignalData, rows: Rows) -> Lede:
         heading = "On no benchmark are scores shown to improve steadily during training"
         basis = "More steadily than a random walk. Noise, or scores that fall before they rise, may hide it."
         return Lede(heading, basis)
-    others = len(tested) - len(steady)
-    remainder = f" For the other{'s' * (others > 1)} this is not shown." if others else ""
+    missed = [name for name in tested if name not in steady]
+    remainder = f" Not shown, or at chance: {listing(missed, 4)}." if missed else ""
     heading = f"On {len(steady)} of {count(len(tested), 'benchmark')}, scores improve steadily during training"
-    return Lede(heading, f"“Steadily” means: beats a random walk.{remainder}")
+    return Lede(heading, f"“Steadily” means: beats a random walk (false discovery rate 5%).{remainder}")
 
 
-def findings(data: SignalData, rows: Rows) -> list[Finding | None]:
+def findings(data: SignalData, rows: Rows) -> Iterator[Finding]:
     """What the page finds, in sentences."""
-    return [_direction_finding(rows), _steady_finding(rows), _chance_finding(rows), _settling_finding(rows),
-            *_unaligned_findings(data), _filter_finding(rows)]  # fmt: skip
-
-
-def _direction_finding(rows: Rows) -> Finding | None:
-    if not (names := falling(rows)):
-        return None
-    sentence = f"Is lower better on {listing(names, 4)}? Scores fall steadily there, and nothing says which direction "
-    basis = f"Mean rank correlation of score and checkpoint of {-base.FALLING} or less. Fill in the column "
-    return Finding(f"{sentence}is better.", basis + "`higher_is_better` of the benchmarks sheet.")
-
-
-def _steady_finding(rows: Rows) -> Finding | None:
-    steady, tested = yes_of(rows, "steady")
-    if not tested:
-        return None
-    rest = [name for name in tested if name not in steady]
-    sentence = f"Scores improve more steadily than a random walk on {len(steady)} of {count(len(tested), 'benchmark')}"
-    sentence += f" ({listing(steady)})." if steady and rest else "."
-    sentence += f" On {listing(rest, 4)} this cannot be shown, or scores end at chance." if rest else ""
-    basis = "A test by random signs of the steps between checkpoints, false discovery rate 5% (Benjamini-Hochberg). It "
-    return Finding(sentence, f"{basis}is cautious if curves are noisy.")
-
-
-def _chance_finding(rows: Rows) -> Finding | None:
+    if names := falling(rows):
+        sentence = f"Is lower better on {listing(names, 4)}? Scores fall steadily there, and nothing says which "
+        basis = f"Mean rank correlation of score and checkpoint of {-base.FALLING} or less. Fill in the column "
+        yield Finding(f"{sentence}direction is better.", f"{basis}`higher_is_better` of the benchmarks sheet.")
+    if yes_of(rows, "steady")[1]:
+        lede, basis = steady_lede(data, rows), "A test by random signs of the steps between checkpoints (Benjamini-"
+        yield Finding(f"{lede.heading}. {lede.sentence}", f"{basis}Hochberg). It is cautious if curves are noisy.")
     above, known_of = yes_of(rows, "above_chance")
-    if not known_of:
-        return None
-    rest, of_all = [n for n in known_of if n not in above], f"{count(len(known_of), 'benchmark')} with a known chance "
-    sentence = f"No model is shown to end above chance on {len(rest)} of {of_all}level: {listing(rest, 4)}."
-    if not rest:
-        sentence = f"On each of {of_all}level, at least one model ends above chance."
-    basis = "One-sided tests of the last scores by their standard errors, at 5% with Holm's adjustment over models."
-    return Finding(sentence, basis)
+    if known_of:
+        missed = [name for name in known_of if name not in above]
+        sentence = f"On {_some_of(above, known_of)}, a model is shown to end above chance".replace("**", "")
+        sentence += f"; on none of {listing(missed, 4)}." if missed else "."
+        yield Finding(sentence, "One-sided tests of the last scores by their standard errors, at 5% (Holm).")
+    yield from _settling_finding(rows)
+    reasons: dict[str, list[str]] = {}  # why nothing is said of the order along training
+    for name, benchmark in data.benchmarks.items():
+        if benchmark.alignment.reason is not None:
+            reasons.setdefault(benchmark.alignment.reason, []).append(name)
+    for reason, names in reasons.items():
+        yield Finding(f"{reason} So nothing is said of when their order settles on {listing(names, 4)}.")
+    yield from _filter_finding(rows)
 
 
 def settling(rows: Rows) -> tuple[str, list[Row]]:
@@ -325,18 +296,17 @@ def _before_the_end(rows: Rows, found: Sequence[Row]) -> dict[str, float]:
     return {name: end for name, end in ends.items() if end < last[name]}
 
 
-def _settling_finding(rows: Rows) -> Finding | None:
+def _settling_finding(rows: Rows) -> Iterator[Finding]:
     """From when on the models are in their final order: for sure where the interval ends before the last point."""
     quantity, found = settling(rows)
     if not found or all(row.reason == base.UNKNOWN_TOKENS for row in found):
-        return None
+        return
     if quantity == "nearly_stable_from":
         basis = "The noise of scores is unknown: equal models may seem to settle late, and an order by chance to last."
-        return Finding("When the models’ order settles is not known.", basis)
-    surely, at_end = (
-        _before_the_end(rows, found),
-        all(rows.value("common_points_at_end", subject=row.subject) == 1 for row in found),
-    )
+        yield Finding("When the models’ order settles is not known.", basis)
+        return
+    surely = _before_the_end(rows, found)
+    at_end = all(rows.value("common_points_at_end", subject=row.subject) == 1 for row in found)
     where = "the end of training" if at_end else "the last point that all models have"
     sentence = f"On {len(surely)} of {count(len(found), 'benchmark')}, the order of the models that can be told apart "
     sentence += f"is nearly settled before {where}, noise allowed for"
@@ -346,31 +316,20 @@ def _settling_finding(rows: Rows) -> Finding | None:
     if equal := [str(row.subject) for row in found if rows.value("separable_pairs", subject=row.subject) == 0]:
         sentence += f". No two models can be told apart there on {listing(equal, 4)}"
     basis = "Pairs of models whose scores there differ by more than noise (false discovery rate 5%); 9 of 10 stay in "
-    return Finding(f"{sentence}.", f"{basis}their final order (tau 0.8).")
+    yield Finding(f"{sentence}.", f"{basis}their final order (tau 0.8).")
 
 
-def _unaligned_findings(data: SignalData) -> list[Finding]:
-    """Why nothing is said of the order along training."""
-    reasons: dict[str, list[str]] = {}
-    for name, benchmark in data.benchmarks.items():
-        if benchmark.alignment.reason is not None:
-            reasons.setdefault(benchmark.alignment.reason, []).append(name)
-    return [
-        Finding(f"{reason} So nothing is said of when their order settles on {listing(names, 4)}.")
-        for reason, names in reasons.items()
-    ]
-
-
-def _filter_finding(rows: Rows) -> Finding | None:
+def _filter_finding(rows: Rows) -> Iterator[Finding]:
     """Whether any filter of items holds beyond the data that it was fitted on."""
     judged = [labels_of(row) for row in rows.all("filter_p") if row.value is not None]
     if not judged:
-        return None
+        return
     basis = f"A filter keeps some of a benchmark's items. {count(len(judged), 'trial')} of filters on models or "
     basis += f"checkpoints that they did not see, each against {base.CONTROLS} random choices of as many items."
     useful = [place for place in judged if rows.value("filter_useful", **place)]
     if not useful:
-        return Finding("The filters found nothing that holds beyond the data they were fitted on.", basis)
+        yield Finding("The filters found nothing that holds beyond the data they were fitted on.", basis)
+        return
 
     def gain(place: dict[str, Condition]) -> float:
         return rows.value("filter_held_out", **place) - rows.value("filter_control_mean", **place)
@@ -379,7 +338,7 @@ def _filter_finding(rows: Rows) -> Finding | None:
     sentence = f"In {len(useful)} of {count(len(judged), 'trial')} ({percent(len(useful) / len(judged))}), a filter of "
     sentence += "items beats both no filter and 97.5% of random choices of as many items. By chance, at most 2.5% of "
     sentence += f"trials would. The largest gain over random choices is {decimal(gain(best), signed=True)}, with the "
-    return Finding(f"{sentence}filter {best['filter']} on {best['subject']}.", basis)
+    yield Finding(f"{sentence}filter {best['filter']} on {best['subject']}.", basis)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -415,30 +374,19 @@ def _model_choice(data: SignalData, drawn: Sequence[BenchmarkCurves]) -> Markup:
     return Markup(field).format(options)
 
 
-def quality_words(row: Row | None) -> str:
-    """`0.93 (95%: 0.80 to 0.97)`, or unknown."""
-    if row is None or row.value is None:
-        return "unknown"
-    ends = ends_of(row)
-    return decimal(row.value) + (f" (95%: {decimal(ends[0])} to {decimal(ends[1])})" if ends else "")
-
-
-def _mark(rows: Rows, name: str) -> tuple[Outcome, str]:
-    """Whether scores are shown to improve steadily, and the word for it."""
-    steady = rows.row("steady", subject=name)
-    if steady is None or steady.value is None:
-        asked = steady is not None and steady.reason == WHICH_DIRECTION.reason
-        return ("not known", "is lower better?") if asked else ("not measured", "not tested")
-    return ("yes", "steady") if steady.value else ("not known", "not shown")
-
-
 def _panel(data: SignalData, rows: Rows, benchmark: BenchmarkCurves, points_of_each: int) -> Panel:
-    mark = _mark(rows, benchmark.benchmark)
-    quality = quality_words(rows.row("signal_quality_mean", subject=benchmark.benchmark))
+    """Signal quality in words, the curves, and whether scores are shown to improve steadily."""
+    name, steady = benchmark.benchmark, rows.value("steady", subject=benchmark.benchmark)
+    outcome: Outcome = "yes" if steady == 1 else "not known"
+    word = "steady" if steady == 1 else "is lower better?" if name in falling(rows) else "not shown"
+    if np.isnan(steady) and name not in falling(rows):
+        outcome, word = "not measured", "not tested"
+    quality = next(map(row_words, rows.all("signal_quality_mean", subject=name)), "") or "unknown"
     value, _, interval = quality.partition(" ")
     words = f"signal quality **{value}** {interval}".rstrip() + "; lower is better" * (benchmark.direction < 0)
-    picture = _curve_picture(data, benchmark, points_of_each, quality, steady=mark[0] == "yes")
-    return Panel(benchmark.benchmark, words, picture, *mark)
+    kind = "ln m" if steady == 1 else "ln m no"
+    picture = _curve_picture(data, benchmark, points_of_each, f"Signal quality {quality}.", kind)
+    return Panel(name, words, picture, outcome, word)
 
 
 def _note(data: SignalData, drawn: Sequence[BenchmarkCurves]) -> str:
@@ -450,7 +398,7 @@ def _note(data: SignalData, drawn: Sequence[BenchmarkCurves]) -> str:
     note += "point at one for its name. "
     if any(len(benchmark.mean_curve) > 1 for benchmark in drawn):
         note += "Thick: their mean where all have a score; dashed where it is not shown to improve steadily. "
-    note += "Dotted: chance. " if any(is_known(benchmark.chance) for benchmark in drawn) else ""
+    note += "Dotted: chance. " if not all(isinstance(benchmark.chance, Missing) for benchmark in drawn) else ""
     note += "Signal quality runs from 0 to 1; at 1 scores improve without a setback."
     note += " From one line of the axis to the next, training is ten times as long." if doubles(data) else ""
     if len(data.benchmarks) > len(drawn):
@@ -475,19 +423,15 @@ def _some(number: int, limit: int) -> np.ndarray:
 
 
 def doubles(data: SignalData) -> bool:
-    """Whether checkpoints lie at multiples of each other for some part of the training, rather than at equal steps."""
+    """Whether some checkpoints in a row lie at multiples of each other, rather than at equal steps."""
     curves = [curve for benchmark in data.benchmarks.values() for curve in benchmark.curves.values()]
-    return longest_run(max((np.unique(curve.progress) for curve in curves), key=len)) >= DOUBLINGS
-
-
-def longest_run(positions: np.ndarray) -> int:
-    """The most steps in a row from one of these points (n,), in order, to at least nearly twice as much."""
+    positions, run = max((np.unique(curve.progress) for curve in curves), key=len), 0
     positions = positions[positions > 0]
-    run = longest = 0
     for ratio in positions[1:] / positions[:-1]:
         run = run + 1 if ratio >= DOUBLING else 0
-        longest = max(longest, run)
-    return longest
+        if run == DOUBLINGS:
+            return True
+    return False
 
 
 def _training_axis(data: SignalData, last: float, start: float, end: float) -> Axis:
@@ -499,12 +443,12 @@ def _training_axis(data: SignalData, last: float, start: float, end: float) -> A
     return LogAxis(min(first * data.progress.scale / 2, last / 2), last, start, end)
 
 
-def _axis_values(axis: Axis) -> list[float]:
-    """Where lines stand on an axis of training: powers of ten on a logarithmic one, and its end."""
+def _powers(axis: Axis) -> list[float]:
+    """Where lines stand on a logarithmic axis of training: at powers of ten, up to half its end."""
     if not isinstance(axis, LogAxis):
-        return round_values(axis.low, axis.high, 5)
+        return []
     powers = 10.0 ** np.arange(np.ceil(np.log10(axis.low)), np.floor(np.log10(axis.high)) + 1)
-    return [float(power) for power in powers if power < axis.high / 2] + [axis.high]
+    return [float(power) for power in powers if power < axis.high / 2]
 
 
 def _amount(value: float) -> str:
@@ -517,68 +461,53 @@ def _amount(value: float) -> str:
 
 
 class _Drawn(NamedTuple):
-    """A curve of a picture: progress in billions and values (points,), and its kind."""
+    """A curve of a picture: progress in the page's unit and values (points,), and its kind."""
 
     progress: np.ndarray
     values: np.ndarray
     kind: str
 
 
-def _curve_picture(
-    data: SignalData, benchmark: BenchmarkCurves, points_of_each: int, quality: str, *, steady: bool
-) -> Markup:
-    names, mean, scored = _names(data), benchmark.mean_curve, benchmark.scored
-    some = [scored[index] for index in _some(len(scored), MOST_MODELS)]
-    curves: dict[str, _Drawn] = {}
-    for model in dict.fromkeys([*some, *(model for model in data.own_models if model in scored)]):
-        of_model, kind = benchmark.curves[model], "ln me" if model in data.own_models else "ln"
-        points = _some(len(of_model.values), points_of_each)
-        curves[names[model]] = _Drawn(of_model.progress[points], benchmark.direction * of_model.values[points], kind)
-    values = [benchmark.direction * benchmark.curves[model].values for model in scored]
-    low_word, high_word = _ends(min(each.min() for each in values), max(each.max() for each in values))
-    label = f"{benchmark.benchmark}: scores of {count(len(values), 'model')} in training, {low_word} to {high_word}. "
+def _curve_picture(data: SignalData, benchmark: BenchmarkCurves, points_of_each: int, said: str, kind: str) -> Markup:
+    """The models' curves below their mean, of a `kind`; the highest and the lowest at the end have their names, as have
+    the reader's own. `said`: the last words of its label."""
+    names, mean, scored, scale = _names(data), benchmark.mean_curve, benchmark.scored, data.progress.scale
+    values = {model: benchmark.direction * benchmark.curves[model].values for model in scored}
+    training, curves = {model: benchmark.curves[model].progress * scale for model in scored}, dict[str, _Drawn]()
+    chosen = [scored[index] for index in _some(len(scored), MOST_MODELS)]
+    for model in dict.fromkeys([*chosen, *(model for model in data.own_models if model in scored)]):
+        points, of_kind = _some(len(values[model]), points_of_each), "ln me" if model in data.own_models else "ln"
+        curves[names[model]] = _Drawn(training[model][points], values[model][points], of_kind)
+    low, high = _ends(min(each.min() for each in values.values()), max(each.max() for each in values.values()))
+    label = f"{benchmark.benchmark}: scores of {count(len(values), 'model')} in training, {low} to {high}. "
     if len(mean):
-        first, at_end = _ends(float(mean[0]), float(mean[-1]))
-        label += f"Their mean goes from {first} to {at_end}. "
-    label += f"Signal quality {quality}."
-    last = max(float(benchmark.curves[model].progress[-1]) for model in scored)
-    thick = _Drawn(benchmark.alignment.progress, mean, "ln m" if steady else "ln m no")
-    return _lines(data, curves, label, last, number(benchmark.chance), thick)
-
-
-def _lines(
-    data: SignalData, curves: Mapping[str, _Drawn], label: str, last: float, chance: float, thick: _Drawn
-) -> Markup:
-    """Named curves, the highest and the lowest at the end with their names, as are the reader's own; `thick`: a curve
-    that lies on top."""
-    width, bottom, scale = 270, 78, data.progress.scale
+        label += "Their mean goes from {} to {}. ".format(*_ends(float(mean[0]), float(mean[-1])))
+    width, bottom, chance = 270, 78, number(benchmark.chance)
     end = width - (78 if len(curves) > 1 else 2)
-    least, highest = (
-        min(each.values.min() for each in curves.values()),
-        max(each.values.max() for each in curves.values()),
-    )
+    least, highest = min(each.values.min() for each in curves.values()), max(c.values.max() for c in curves.values())
     room = (highest - least) / 2
     drawn_chance = least - room <= chance <= highest + room
     if drawn_chance:
         least, highest = min(least, chance), max(highest, chance)
-    x_axis, up = _training_axis(data, last * scale, 34, end), Axis(least, highest, bottom - 3, 10)
-    marks = [line(34, bottom, end, bottom, "ax")]
-    if isinstance(x_axis, LogAxis):
-        marks += [line(x_axis(value), 8, x_axis(value), bottom, "g") for value in _axis_values(x_axis)[:-1]]
+    last = max(float(each[-1]) for each in training.values())
+    x_axis, up = _training_axis(data, last, 34, end), Axis(least, highest, bottom - 3, 10)
+    powers = _powers(x_axis)
+    marks = [line(34, bottom, end, bottom, "ax"), *(line(x_axis(x), 8, x_axis(x), bottom, "g") for x in powers)]
     if drawn_chance:
         marks.append(line(34, up(chance), end, up(chance), "chance"))
-    for name, (progress, values, kind) in [*curves.items(), ("", thick)]:
-        marks.append(curve([x_axis(x * scale) for x in progress], [up(y) for y in values], kind, name))
+    thick = _Drawn(benchmark.alignment.progress * scale, mean, kind)
+    for name, drawn in [*curves.items(), ("", thick)]:
+        marks.append(curve([*map(x_axis, drawn.progress)], [*map(up, drawn.values)], drawn.kind, name))
     marks += _labels(curves, up, end + 4) if len(curves) > 1 else []
-    low_word, high_word = _ends(least, highest)
-    first = _axis_values(x_axis)[0] if isinstance(x_axis, LogAxis) else 0.0
+    low, high = _ends(least, highest)
+    first = powers[0] if powers else x_axis.low
     marks += [
-        text(30, 14, high_word, "", "end"),
-        text(30, bottom, low_word, "", "end"),
-        text(x_axis(first), bottom + 15, _amount(first), "", "middle" if first else "start"),
-        text(end, bottom + 15, f"{_amount(last * scale)} {data.progress.words}", "", "end"),
+        text(30, 14, high, "", "end"),
+        text(30, bottom, low, "", "end"),
+        text(x_axis(first), bottom + 15, _amount(first), "", "middle" if powers else "start"),
+        text(end, bottom + 15, f"{_amount(last)} {data.progress.words}", "", "end"),
     ]
-    return lines_svg(width, bottom + 19, label, *marks, x_axis=x_axis, up=up, unit=data.progress.words)
+    return lines_svg(width, bottom + 19, label + said, *marks, x_axis=x_axis, up=up, unit=data.progress.words)
 
 
 def _labels(curves: Mapping[str, _Drawn], up: Axis, x: float, apart: float = 12) -> list[Markup]:
@@ -606,12 +535,12 @@ def _ends(low: float, high: float) -> tuple[str, str]:
 # Panels, answers and the page.
 
 
-def _outcome(yes: int, total: int, none: Outcome = "not known") -> Outcome:
-    return none if not yes else "yes" if yes == total else "in part"
+def _outcome(yes: Sized, total: Sized) -> Outcome:
+    return "not known" if not yes else "yes" if len(yes) == len(total) else "in part"
 
 
-def _some_of(yes: int, total: int) -> str:
-    return f"**{yes} of {total}** benchmark{'s' * (total != 1)}"
+def _some_of(yes: Sized, total: Sized) -> str:
+    return f"**{len(yes)} of {len(total)}** benchmark{'s' * (len(total) != 1)}"
 
 
 def settling_panel(data: SignalData, rows: Rows) -> Panel | None:
@@ -623,15 +552,29 @@ def settling_panel(data: SignalData, rows: Rows) -> Panel | None:
     question = "When does the models’ order settle?"
     if quantity == "nearly_stable_from":
         return Panel(question, "**Noise unknown:** equal models may seem to settle late.", chart.svg, "not measured")
-    surely = len(_before_the_end(rows, found))
-    words = f"{_some_of(surely, len(found))}: nearly settled before the last common point, noise allowed for."
-    return Panel(question, words, chart.svg, _outcome(surely, len(found)))
+    surely = _before_the_end(rows, found)
+    words = f"{_some_of(surely, found)}: nearly settled before the last common point, noise allowed for."
+    return Panel(question, words, chart.svg, _outcome(surely, found))
 
 
-def lasting(data: SignalData, rows: Rows) -> tuple[Panel, Answer] | None:
+class Told(NamedTuple):
+    """The answer to a question, in a panel of the page with a larger chart, and on the first page of a site."""
+
+    panel: Panel
+    answer: Answer
+
+    @classmethod
+    def of(cls, panel: Panel, chart: Dots, rows: Rows, basis: str, link: str) -> "Told":
+        """Of a panel without its picture: its words are those of the answer, too."""
+        small = replace(chart, most=IN_ANSWER).draw(rows)
+        answer = Answer(panel.question, panel.text.replace("**", ""), small.svg, "", f"{basis} {small.note}", link)
+        return cls(replace(panel, svg=replace(chart, most=24).draw(rows).svg), answer)
+
+
+def lasting(data: SignalData, rows: Rows) -> Iterator[Told]:
     """The share of later checkpoints with an early order, beside what coin tosses give."""
     if not yes_of(rows, "consistency")[1]:
-        return None
+        return
     chart = Dots(
         [
             Series("consistency", OF_BENCHMARK, words="later checkpoints with the early order"),
@@ -647,24 +590,20 @@ def lasting(data: SignalData, rows: Rows) -> tuple[Panel, Answer] | None:
     when = "10% to 20% of training, and after 22%" if windows.relative else when
     basis = f"{pairs} of equally large models. Order at {when}."
     lasts, tested = yes_of(rows, "consistency_lasts")
-    of_all = count(len(tested), "benchmark")
-    words = f"On {_some_of(len(lasts), len(tested))}, it lasts longer than coin tosses would (false discovery rate 5%)."
-    sentence = f"On {len(lasts)} of {of_all}, an early ranking lasts longer than coin tosses would."
-    outcome = _outcome(len(lasts), len(tested))
+    words = f"On {_some_of(lasts, tested)}, an early ranking lasts longer than coin tosses would."
+    if not lasts:
+        words = f"**Not known:** with {pairs} of equally large models, coin tosses can look as stable."
+    panel = Panel("Does an early ranking last?", words, Markup(""), _outcome(lasts, tested))
     if not tested:
-        words, outcome = "**Not tested** against coin tosses: nothing was resampled.", "not measured"
-        sentence = "Not tested: nothing was resampled."
-    elif not lasts:
-        sentence = f"Not known: with {pairs} of equally large models, coin tosses can look as stable."
-    question, small = "Does an early ranking last?", replace(chart, most=IN_ANSWER).draw(rows)
-    panel = Panel(question, words, replace(chart, most=24).draw(rows).svg, outcome)
-    return panel, Answer(question, sentence, small.svg, basis=f"{basis} {small.note}", link="The orders")
+        words = "**Not tested** against coin tosses: nothing was resampled."
+        panel = replace(panel, text=words, outcome="not measured")
+    yield Told.of(panel, chart, rows, f"{basis} False discovery rate 5%.", "The orders")
 
 
-def above_chance(rows: Rows) -> tuple[Panel, Answer] | None:
+def above_chance(rows: Rows) -> Iterator[Told]:
     """The mean score's distance from chance along training, and how many benchmarks have a model above it."""
     if not rows.all("mean_above_chance"):
-        return None
+        return
     chart = Dots(
         [
             Series("mean_above_chance", OF_BENCHMARK, {"point": "last"}, words="last common point"),
@@ -673,36 +612,21 @@ def above_chance(rows: Rows) -> tuple[Panel, Answer] | None:
         "Points above chance, mean of the models",
         sorted=True,
     )
-    question, small = "Do scores end above chance?", replace(chart, most=IN_ANSWER).draw(rows)
     above, known_of = yes_of(rows, "above_chance")
-    picture = replace(chart, most=24).draw(rows).svg
+    words = f"On {_some_of(above, known_of)}, a model is shown to end above chance."
+    basis = "One-sided tests at 5%, adjusted for the number of models (Holm)."
+    panel = Panel("Do scores end above chance?", words, Markup(""), _outcome(above, known_of))
     if not known_of:
-        words = "these scores have no standard errors."
-        panel = Panel(question, f"**Not measured:** {words} Small gaps may be noise.", picture, "not measured")
-        basis = "Small gaps may be noise. lm-eval's files have the errors."
-        return panel, Answer(question, f"Not measured: {words}", small.svg, basis=basis)
-    words = f"On {_some_of(len(above), len(known_of))}, a model is shown to end above chance."
-    of_all = count(len(known_of), "benchmark")
-    where = f"On {len(above)} of {of_all}, a model is shown" if above else f"On none of {of_all} is a model shown"
-    basis = f"One-sided tests at 5%, adjusted for the number of models (Holm). {small.note}"
-    answer = Answer(question, f"{where} to end above chance.", small.svg, basis=basis, link="Each benchmark")
-    return Panel(question, words, picture, _outcome(len(above), len(known_of))), answer
+        words = "**Not measured:** these scores have no standard errors. Small gaps may be noise."
+        panel, basis = replace(panel, text=words, outcome="not measured"), "lm-eval's files have the errors."
+    yield Told.of(panel, chart, rows, basis, "Each benchmark")
 
 
 def steady_answer(data: SignalData, rows: Rows) -> Answer:
     """On how many benchmarks scores improve more steadily than a random walk."""
-    steady, tested = yes_of(rows, "steady")
-    lede, of_all = steady_lede(data, rows), count(len(tested), "benchmark")
-    sentence = f"On {len(steady)} of {of_all}, scores improve more steadily than a random walk."
-    if not tested:
-        sentence = f"{lede.heading}."
-        if falling(rows):
-            sentence = "Not known: scores fall steadily, and nothing says which direction is better."
-    elif not steady:
-        sentence = f"On none of {of_all} are scores shown to improve more steadily than a random walk."
-    chart = replace(QUALITY, most=IN_ANSWER).draw(rows)
-    basis = f"{chart.note} " + ("Tested at a false discovery rate of 5%." if tested else lede.sentence)
-    return Answer("Do scores improve steadily in training?", sentence, chart.svg, basis=basis, link="The curves")
+    lede, chart = steady_lede(data, rows), replace(QUALITY, most=IN_ANSWER).draw(rows)
+    question, basis = "Do scores improve steadily in training?", f"{chart.note} {lede.sentence}"
+    return Answer(question, f"{lede.heading}.", chart.svg, basis=basis, link="The curves")
 
 
 def windows_in_words(data: SignalData) -> str:
@@ -757,8 +681,8 @@ def signal_page(data: SignalData, rows: Rows) -> Page:
         curves = Picture(
             drawn.svg + Markup('<p class="note">{}</p>').format(drawn.note) + heading + curves.svg, curves.note
         )
-    shown = [found for found in (lasting(data, rows), above_chance(rows)) if found is not None]
-    panels = [*([] if ready is not None else [settling_panel(data, rows)]), *(panel for panel, _ in shown)]
+    answered = [*lasting(data, rows), *above_chance(rows)]
+    panels = [None if ready else settling_panel(data, rows), *(panel for panel, _ in answered)]
     return Page(
         name="signal",
         title="Early signal",
@@ -766,11 +690,11 @@ def signal_page(data: SignalData, rows: Rows) -> Page:
         f"its pretraining, under direct evaluation. {explain_protocols(['direct'])} Signal quality is high if scores "
         "improve steadily. The order of the models has settled when it stays as it is at the end, and nearly "
         "settled when 9 of 10 pairs do.",
-        findings=[finding for finding in findings(data, rows) if finding is not None],
+        findings=[*findings(data, rows)],
         sections=[section.drawn(rows) for section in sections(data, rows)],
         notes=notes_on(data),
         lede=ready or steady,
         picture=curves,
         panels=[panel for panel in panels if panel is not None],
-        answers=[steady_answer(data, rows), *(answer for _, answer in shown)],
+        answers=[steady_answer(data, rows), *(answer for _, answer in answered)],
     )

@@ -10,19 +10,14 @@ from lm_validity.studies.bias.trials import ARMS, pair_arms
 from lm_validity.tables.schema import TRIALS
 
 
-def simulated_rows(
-    models=2, tasks=4, subsamples=5, sizes=(40, 80), train=(16,), arms=ARMS, shift=None, noise=0.0, seed=0
-):
+def simulated_rows(models=2, tasks=4, subsamples=5, sizes=(40, 80), arms=ARMS, shift=None, noise=0.0, seed=0):
     """A trials table with accuracies around one half; `shift` adds to the logit of an arm, `noise` is training's."""
-    generator = np.random.default_rng(seed)
-    rows = []
-    for model, task, m, n, subsample, arm in product(
-        range(models), range(tasks), train, sizes, range(subsamples), arms
-    ):
+    generator, rows = np.random.default_rng(seed), []
+    for model, task, n, subsample, arm in product(range(models), range(tasks), sizes, range(subsamples), arms):
         logit = 0.3 * task - 0.4 + (shift or {}).get(arm, 0.0) + noise * generator.standard_normal()
         correct = generator.binomial(n, 1 / (1 + np.exp(-logit)))
-        key = ("demo", f"lm{model}", f"task{task}", m, n, subsample, arm)
-        rows.append((*key, int(correct), n, None, f"{task}-{m}-{n}-{subsample}"))
+        key = ("demo", f"lm{model}", f"task{task}", 16, n, subsample, arm)
+        rows.append((*key, int(correct), n, None, f"{task}-{n}-{subsample}"))
     return pd.DataFrame(rows, columns=TRIALS.names)
 
 

@@ -16,18 +16,12 @@ def read(tmp_path, *lines, header=HEADER):
     return read_pretrain_on_test(path)
 
 
-def test_counts_are_rounded_not_truncated(tmp_path):
-    table = read(tmp_path, "main,bert,50,100,trec,1,0.29,0.57,0.58,0.3")
-    assert int(0.29 * 100) == 28  # what truncation would make of it
-    assert table["correct"].tolist() == [29, 57, 58]
-    assert table["total"].tolist() == [100] * 3
-    assert table["arm"].tolist() == ["base", "extra", "test"]
+def test_counts_are_rounded_and_an_empty_accuracy_leaves_its_arm_out(tmp_path):
+    """Truncation would make 28 of 100 · 0.29. The share of the majority tells test sets apart."""
+    table = read(tmp_path, "main,bert,50,100,trec,1,0.29,0.57,0.58,0.3", "main,gpt2,50,4,trec,1,,0.25,1,0.75")
+    assert table["correct"].tolist() == [29, 57, 58, 1, 4] and table["total"].tolist() == [100] * 3 + [4] * 2
+    assert table["arm"].tolist() == ["base", "extra", "test", "extra", "test"] and table["test_hash"].nunique() == 2
     assert list(table.columns) == TRIALS.names
-
-
-def test_an_empty_accuracy_leaves_the_arm_out(tmp_path):
-    table = read(tmp_path, "main,bert,50,4,trec,1,,0.25,1,0.5")
-    assert table["arm"].tolist() == ["extra", "test"]
 
 
 def test_the_authors_folders(tmp_path):
@@ -47,18 +41,11 @@ def test_the_authors_folders(tmp_path):
     one = read_pretrain_on_test(tmp_path / "analysis/two/accuracies/m50/n4/gpt2/emo/accuracies.csv")
     assert one["experiment"].tolist() == ["two"] * 6
     write("accuracies_two/m50/n4/gpt2/emo")
-    with pytest.raises(
-        InputError, match=r"two/accuracies.* line 2 .*experiment two.* on line 2 of .*accuracies_two.* already"
-    ):
-        read_pretrain_on_test(tmp_path / "analysis")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"empty: no accuracies\.csv"):
-        read_pretrain_on_test(tmp_path / "empty")
-
-
-def test_the_majority_share_tells_test_sets_apart(tmp_path):
-    table = read(tmp_path, "main,bert,50,4,trec,1,0,0,0,0.5", "main,gpt2,50,4,trec,1,0,0,0,0.75")
-    assert table["test_hash"].nunique() == 2
+    twice = r"two/accuracies.* line 2 .*experiment two.* on line 2 of .*accuracies_two.* already"
+    for folder, problem in (("analysis", twice), ("empty", r"empty: no accuracies\.csv")):
+        with pytest.raises(InputError, match=problem):
+            read_pretrain_on_test(tmp_path / folder)
 
 
 @pytest.mark.parametrize(
@@ -82,10 +69,8 @@ def test_bad_values_are_named(tmp_path, line, message):
 
 def test_a_trial_that_is_there_twice_is_named_with_both_lines(tmp_path):
     lines = ["main,bert,50,4,trec,1,0.5,,1,0.5", "main,bert,50,4,trec,2,0.5,0.25,1,0.5"]
-    with pytest.raises(
-        InputError, match=r"line 4 \(task 'trec'\): its trial .* has test on line 2 of .* already"
-    ) as caught:
+    key = "experiment main, language_model bert, m 50, n 4, subsample 1"
+    problem = rf"line 4 \(task 'trec'\): its trial \({key}\) has test on line 2 of .* already"
+    with pytest.raises(InputError, match=problem):
         read(tmp_path, *lines, "main,bert,50.0,4,trec,01,,0.25,0.75,0.5")
-    assert "experiment main, language_model bert, m 50, n 4, subsample 1" in caught.value.problem
-    arms_on_two_lines = read(tmp_path, *lines, "main,bert,50,4,trec,1,,0.25,,0.5")
-    assert len(arms_on_two_lines) == 6
+    assert len(read(tmp_path, *lines, "main,bert,50,4,trec,1,,0.25,,0.5")) == 6  # arms on two lines

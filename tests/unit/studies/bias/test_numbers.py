@@ -10,18 +10,10 @@ from sklearn.datasets import make_regression
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import train_test_split
-from sklearn.pipeline import make_pipeline
 
 from lm_validity.results.put import Rows, ends_of
-from lm_validity.studies.bias.numbers import (
-    cell_rows,
-    mean_over_tasks,
-    mean_rows,
-    sign_flip_p,
-    simulate_pca,
-    task_rows,
-    trial_rows,
-)
+from lm_validity.studies.bias import numbers
+from lm_validity.studies.bias.numbers import cell_rows, mean_rows, task_rows, trial_rows
 from lm_validity.studies.bias.statistics.model import meta_analysis
 from lm_validity.studies.bias.trials import pair_arms, paired_counts
 from lm_validity.words import Missing
@@ -52,20 +44,11 @@ def biases(differences, total=1000):
     return pd.DataFrame(rows, columns=names)
 
 
-def put(*makers):
-    """What these make of the trials that follow."""
-
-    def made(trials):
-        rows = Rows("bias")
-        for maker in makers:
-            maker(rows, trials)
-        return rows
-
-    return made
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Cells and means over tasks.
+def put(maker, trials):
+    """What it makes of the trials."""
+    rows = Rows("bias")
+    maker(rows, trials)
+    return rows
 
 
 @pytest.mark.parametrize(
@@ -84,7 +67,7 @@ def put(*makers):
     ],
 )
 def test_a_cell_is_the_mean_of_its_tasks_means(trials, boost, bias):
-    rows = put(cell_rows)(table(*trials))
+    rows = put(cell_rows, table(*trials))
     for where, expected in ((BOOST, boost), (BIAS, bias)):
         found = [rows.row(name, **where) for name in ("cell_effect", "cell_effect_standard_error")]
         assert [row.value for row in found] == [None if value is None else pytest.approx(value) for value in expected]
@@ -94,17 +77,17 @@ def test_a_cell_is_the_mean_of_its_tasks_means(trials, boost, bias):
 
 def test_tasks_weigh_cells_not_trials():
     tasks = [(10, "a", 1, 0, 0, 5), (10, "a", 2, 0, 0, 5), (10, "a", 3, 0, 0, 5), (20, "a", 1, 0, 10, 0)]
-    rows = put(task_rows)(table(*tasks))
+    rows = put(task_rows, table(*tasks))
     # by cell: bias .5 and -.5, mean 0; by trial it would be (3 x .5 - .5) / 4 = .25
     assert rows.value("task_effect", **BIAS) == 0.0 and rows.value("task_effect", **BOOST) == pytest.approx(0.25)
     cancel = [(100, "a", s, 0, 29 + d, 29 - d) for s, d in enumerate((7, -3, -4, 1, -1))]
-    assert put(task_rows)(table(*cancel)).value("task_effect", **BIAS) == 0.0
+    assert put(task_rows, table(*cancel)).value("task_effect", **BIAS) == 0.0
 
 
 @pytest.mark.parametrize("tasks", [2, 3, 6])
 def test_a_mean_over_tasks_has_the_t_interval_excludes_and_detects_as_its_t_tests(tasks):
     values = np.array([0.002, -0.001, 0.0015, 0.0005, -0.0005, 0.001])[:tasks]
-    mean, error = mean_over_tasks(values), stats.sem(values)
+    mean, error = numbers.mean_over_tasks(values), stats.sem(values)
     assert mean.interval == pytest.approx(tuple(stats.ttest_1samp(values, 0).confidence_interval(0.95)))
     # an effect of exactly this size is rejected at exactly 5%, and the interval's power is that of its t test
     below, above = (
@@ -127,7 +110,7 @@ def test_an_effect_in_one_of_many_experiments_is_held_against_their_number(other
         for name, found in made.items()
     ]
     without = biases({("t0", "lm", 100): [0.0]}).assign(experiment="no test arm", test=np.nan)
-    rows, number = put(mean_rows)(pd.concat([*trials, without])), 1 + len(others)
+    rows, number = put(mean_rows, pd.concat([*trials, without])), 1 + len(others)
     row = rows.row("effect", experiment="a", **BIAS)
     low, high = stats.ttest_1samp(values, 0).confidence_interval(1 - 0.05 / number)
     assert ends_of(row) == pytest.approx((low, high))
@@ -139,28 +122,24 @@ def test_an_effect_in_one_of_many_experiments_is_held_against_their_number(other
     assert stats.nct.sf(stats.t.ppf(1 - 0.025 / number, 4), 4, shift) == pytest.approx(0.8, abs=1e-6)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Single tasks and trials.
-
-
 def test_language_models_share_their_subsamples_and_cells_weigh_the_same():
     """Two models with the same differences are one draw of each subsample, not two."""
     values = [0.01, 0.03, -0.02, 0.05]
-    once, twice = (
-        put(task_rows)(biases({("t", model, 100): values for model in models})).row("task_effect", **BIAS)
-        for models in ("a", "ab")
-    )
+
+    def effect(differences):
+        return put(task_rows, biases(differences)).row("task_effect", **BIAS)
+
+    once, twice = (effect({("t", model, 100): values for model in models}) for models in ("a", "ab"))
     assert ends_of(twice) == pytest.approx(ends_of(once))
-    rows = put(task_rows)(biases({("t", "a", 50): [0.0, 0.0, 0.0], ("t", "a", 100): [0.02]}))
-    assert rows.value("task_effect", **BIAS) == pytest.approx(0.01)
-    alone = put(task_rows)(biases({("t", "a", 50): [0.01]})).row("task_effect", **BIAS)
+    assert effect({("t", "a", 50): [0.0, 0.0, 0.0], ("t", "a", 100): [0.02]}).value == pytest.approx(0.01)
+    alone = effect({("t", "a", 50): [0.01]})
     assert alone.value == pytest.approx(0.01) and alone.low is None and alone.reason_code == "too_few"
 
 
 def test_each_task_is_tested_by_itself_after_holm():
     """Equal draws have no spread and no test, and are no task among those that the others are adjusted for."""
     values = {"t1": [0.04, 0.05, 0.03, 0.045], "t2": [0.01, 0.03, -0.02, 0.05], "t3": [0.02] * 4}
-    rows = put(task_rows)(biases({(task, "lm", 100): found for task, found in values.items()}))
+    rows = put(task_rows, biases({(task, "lm", 100): found for task, found in values.items()}))
     found = [row.value for row in rows.all("task_effect_p_adjusted")]
     p = [stats.ttest_1samp(values[task], 0).pvalue for task in ("t1", "t2")]
     assert found == [pytest.approx(2 * p[0]), pytest.approx(p[1]), None]
@@ -168,7 +147,7 @@ def test_each_task_is_tested_by_itself_after_holm():
 
 def test_trials_have_exact_tests_over_the_tasks_of_a_cell_and_their_quantiles(trials):
     frame = trials(models=2, tasks=5, sizes=(40,), subsamples=9)
-    rows = put(trial_rows)(frame)
+    rows = put(trial_rows, frame)
     assert len(rows.all("permutation_p")) == len(rows.all("subsample_effect")) == 2 * 5 * 2
     for model, effect in product(("lm0", "lm1"), ("bias", "boost")):
         at = {"language_model": model, "effect": effect}
@@ -186,36 +165,27 @@ def test_trials_have_exact_tests_over_the_tasks_of_a_cell_and_their_quantiles(tr
 def test_the_sign_flip_test_equals_enumeration_of_all_signs(seed):
     differences = np.random.default_rng(seed).integers(-4, 6, 9)
     sums = np.array(list(product((-1, 1), repeat=9))) @ differences
-    assert sign_flip_p(differences) == pytest.approx(np.mean(sums >= differences.sum()), abs=1e-15)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Slices and principal components.
+    assert numbers.sign_flip_p(differences) == pytest.approx(np.mean(sums >= differences.sum()), abs=1e-15)
 
 
 def test_slices_are_right_without_training_noise_and_too_sure_with_it(trials):
-    result = meta_analysis(paired_counts(trials(tasks=12, subsamples=60, sizes=(100,)), "bias"), slices=150)
-    assert 0.03 < result.excluding_zero < 0.22  # 150 slices share their trials
-    noisy = meta_analysis(paired_counts(trials(tasks=12, subsamples=60, sizes=(500,), noise=0.4), "bias"), slices=150)
-    assert noisy.excluding_zero > 0.4
-    planted = paired_counts(trials(tasks=12, subsamples=10, sizes=(100,), shift={"test": 0.5}), "bias")
-    assert meta_analysis(planted, slices=40).beyond > 0.95
-    assert meta_analysis(planted, slices=40) == meta_analysis(planted, slices=40)
-    assert isinstance(meta_analysis(paired_counts(trials(subsamples=1, sizes=(40,)), "bias"), slices=40), Missing)
+
+    def found(slices=40, **layout):
+        return meta_analysis(paired_counts(trials(**layout), "bias"), slices)
+
+    assert 0.03 < found(150, tasks=12, subsamples=60, sizes=(100,)).excluding_zero < 0.22  # slices share their trials
+    assert found(150, tasks=12, subsamples=60, sizes=(500,), noise=0.4).excluding_zero > 0.4
+    planted = {"tasks": 12, "subsamples": 10, "sizes": (100,), "shift": {"test": 0.5}}
+    assert found(**planted).beyond > 0.95 and found(**planted) == found(**planted)
+    assert isinstance(found(subsamples=1, sizes=(40,)), Missing)
 
 
 def test_pca_trials_equal_scikit_learn():
-    result = simulate_pca(effective_rank=10, n=40, trials=2)
-    x, y = make_regression(
-        n_samples=180, n_features=20, n_informative=10, effective_rank=10, noise=1.0, random_state=123
-    )
+    result = numbers.simulate_pca(effective_rank=10, n=40, trials=2)
+    x, y = make_regression(180, n_features=20, n_informative=10, effective_rank=10, noise=1.0, random_state=123)
     for trial in range(2):
         train, rest = train_test_split(np.arange(180), train_size=100, random_state=42 + trial)
         extra, test = train_test_split(rest, train_size=40, test_size=40, random_state=43 + trial)
-        for arm, rows in ((1, extra), (2, test)):
-            components = PCA(6).fit(x[rows])
-            model = LinearRegression().fit(components.transform(x[train]), y[train])
-            expected = model.score(components.transform(x[test]), y[test])
-            assert result[trial, arm] == pytest.approx(expected, abs=1e-9)
-        base = make_pipeline(LinearRegression()).fit(x[train], y[train])
-        assert result[trial, 0] == pytest.approx(base.score(x[test], y[test]), abs=1e-9)
+        projections = [x, *(PCA(6).fit(x[rows]).transform(x) for rows in (extra, test))]
+        expected = [LinearRegression().fit(p[train], y[train]).score(p[test], y[test]) for p in projections]
+        assert result[trial] == pytest.approx(expected, abs=1e-9)

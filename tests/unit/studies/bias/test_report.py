@@ -93,7 +93,7 @@ def test_several_experiments_are_counted_and_never_pooled(rows):
     clean = rows(models=1, tasks=5, sizes=(80,)).assign(experiment="clean")
     planted = rows(models=1, tasks=4, sizes=(40,), shift={"test": 2.5}, seed=1).assign(experiment="planted")
     trials = pair_arms(pd.concat([clean, planted], ignore_index=True))
-    found = bias_rows(trials, formula="equations")
+    found = bias_rows(trials, None, "laplace", "equations")
     page = bias_page(trials, found)
     assert page.lede.heading.endswith(" in 1 of 2 experiments")  # and the one that decides is quoted
     bias = found.row("effect", experiment="planted", **BIAS)
@@ -154,10 +154,6 @@ def test_the_command_imports_accuracies(tmp_path):
     source.write_text("experiment,lm,m,n,task,subsample,base,extra,test,majority\n" + "\n".join(lines))
     CliRunner().invoke(register_commands(), ["import", "pretrain-on-test", str(source), "--output", str(output)])
     assert (pair_arms(pd.read_parquet(output / "trials.parquet")).eval("test - extra") == 1).all()
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The simulations beside the report: one command and one page each.
 
 
 def simulate(*arguments):

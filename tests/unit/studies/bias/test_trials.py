@@ -5,14 +5,8 @@ import pandas as pd
 import pytest
 
 from lm_validity.errors import InputError
-from lm_validity.studies.bias.trials import (
-    base_drift,
-    coverage_notes,
-    mismatched_test_sets,
-    missing_trials,
-    pair_arms,
-    provenance_notes,
-)
+from lm_validity.studies.bias import trials as module
+from lm_validity.studies.bias.trials import base_drift, coverage_notes, missing_trials, pair_arms, provenance_notes
 
 
 def test_arms_are_paired_by_key_not_by_row(rows):
@@ -36,11 +30,9 @@ def test_arms_are_paired_by_key_not_by_row(rows):
 def test_bad_rows_are_named(rows, column, value, message):
     table = rows(models=1, sizes=(40,))
     table.loc[7, column] = value
-    with pytest.raises(InputError, match=message) as caught:
+    place = "" if column == "task" else f"task {table['task'].iloc[7]}"
+    with pytest.raises(InputError, match=f"trials.parquet: row .*{place}.*{message}"):
         pair_arms(table, "trials.parquet")
-    assert "trials.parquet: row" in caught.value.problem
-    if column != "task":
-        assert f"task {table['task'].iloc[7]}" in caught.value.problem
 
 
 def test_missing_trials_are_looked_for_in_every_model_setting_and_task(trials):
@@ -90,8 +82,9 @@ def test_constant_base_accuracies_have_no_bound_of_z_unless_they_agree(trials, s
 
 def test_test_sets_that_differ_between_models_are_counted(trials):
     table = trials(tasks=2, subsamples=4, sizes=(50,))
-    assert mismatched_test_sets(table).empty and mismatched_test_sets(table.assign(test_hash=None)).empty
+    assert module.mismatched_test_sets(table).empty
+    assert module.mismatched_test_sets(table.assign(test_hash=None)).empty
     odd = (table["task"] == "task1") & (table["subsample"] < 3) & (table["language_model"] == "lm1")
     table.loc[odd, "test_hash"] = "other"
-    (found,) = mismatched_test_sets(table).itertuples()
+    (found,) = module.mismatched_test_sets(table).itertuples()
     assert (found.task, found.subsamples, found.mismatched) == ("task1", 4, 3)

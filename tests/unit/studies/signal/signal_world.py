@@ -1,6 +1,7 @@
 """Small generated worlds: items tables, scores tables and models sheets with a known structure."""
 
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,9 @@ import pandas as pd
 
 from lm_validity.config.sections import Reports, SignalConventions
 from lm_validity.results.put import Rows
+from lm_validity.studies.signal.benchmark import SignalData
 from lm_validity.studies.signal.numbers import notes_on, signal_rows
-from lm_validity.studies.signal.report import analyze_signal
+from lm_validity.studies.signal.report import analyze_signal, signal_page
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import ITEMS, SCORES, write_table
 
@@ -39,41 +41,22 @@ class World:
 
 def item_rows(world: World) -> pd.DataFrame:
     """An items table: log-likelihoods with item difficulty, a gold answer that rises, and checkpoint noise."""
-    rng = np.random.default_rng(world.seed)
-    shape = (world.items, world.choices)
-    characters = rng.integers(3, 40, shape)
-    tokens = np.maximum(1, characters // 4)
-    difficulty = rng.normal(-10.0, 2.0, shape)
+    rng, shape, items = np.random.default_rng(world.seed), (world.items, world.choices), range(world.items)
+    characters, difficulty = rng.integers(3, 40, shape), rng.normal(-10.0, 2.0, shape)
     gold = rng.integers(world.choices, size=world.items)
-    rows = []
-    for model in world.models:
-        ability = MODELS[model][3]
-        for step in range(1, world.checkpoints + 1):
-            scores = difficulty + rng.normal(0.0, world.noise, shape)
-            scores[np.arange(world.items), gold] += world.rise * ability * np.sqrt(step / world.checkpoints)
-            for item in range(world.items):
-                rows.append(
-                    {
-                        "model": model,
-                        "checkpoint": f"step-{step}",
-                        "iteration": 1000 * step,
-                        "tokens_b": 20.0 * step,
-                        "benchmark": world.benchmark,
-                        "protocol": "direct",
-                        "prompt": "plain",
-                        "split": "test",
-                        "doc_id": f"test:{item}",
-                        "subject": f"subject {item % world.subjects}",
-                        "gold": int(gold[item]),
-                        "correct": float(np.argmax(scores[item]) == gold[item]),
-                        "choice_loglikelihoods": scores[item],
-                        "unconditional_loglikelihoods": difficulty[item],
-                        "choice_tokens": tokens[item],
-                        "choice_characters": characters[item],
-                        "choice_bytes": characters[item],
-                    }
-                )
-    return pd.DataFrame(rows)
+    of_item = {"doc_id": [f"test:{item}" for item in items], "gold": gold, "choice_characters": [*characters],
+               "subject": [f"subject {item % world.subjects}" for item in items], "choice_bytes": [*characters],
+               "choice_tokens": [*np.maximum(1, characters // 4)]}  # fmt: skip
+    tables = []
+    for model, step in product(world.models, range(1, world.checkpoints + 1)):
+        scores = difficulty + rng.normal(0.0, world.noise, shape)
+        scores[items, gold] += world.rise * MODELS[model][3] * np.sqrt(step / world.checkpoints)
+        correct = (np.argmax(scores, axis=1) == gold).astype(float)
+        place = {"model": model, "checkpoint": f"step-{step}", "iteration": 1000 * step, "tokens_b": 20.0 * step}
+        logits = {"choice_loglikelihoods": [*scores], "unconditional_loglikelihoods": [*difficulty]}
+        tables.append(pd.DataFrame(of_item | logits | {"correct": correct}).assign(**place))
+    rows = pd.concat(tables, ignore_index=True)
+    return rows.assign(benchmark=world.benchmark, protocol="direct", prompt="plain", split="test")
 
 
 def score_rows(items: pd.DataFrame) -> pd.DataFrame:
@@ -111,10 +94,18 @@ def write_world(folder: Path, *worlds: World, items: pd.DataFrame | None = None)
 
 @dataclass(frozen=True)
 class Found:
-    """The rows of a report, and its notes."""
+    """The rows of a report, and what its page says."""
 
     rows: Rows
-    notes: list[str]
+    data: SignalData
+
+    @property
+    def notes(self) -> list[str]:
+        return notes_on(self.data)
+
+    @property
+    def sentences(self) -> list[str]:
+        return [finding.sentence for finding in signal_page(self.data, self.rows).findings]
 
     def value(self, quantity: str, subject: str | None = "facts", **place) -> float:
         return self.rows.value(quantity, **({"subject": subject} if subject else {}), **place)
@@ -141,14 +132,22 @@ def found_in(files, benchmarks=None, *, with_items: bool = True, resamples: int 
     section = Reports(resamples=resamples, checkpoints=checkpoints, signal=SignalConventions(**conventions))
     items = files.items if with_items and files.items.exists() else None
     data = analyze_signal(Sources(files.scores, files.models, benchmarks, items), section)
-    return Found(signal_rows(data), notes_on(data))
+    return Found(signal_rows(data), data)
+
+
+def curve_rows(curves, tokens_b=lambda model, step: 20.0 * step, **columns) -> list[dict]:
+    """Rows of scores of curves {benchmark: {model: (n,)}}."""
+    return [
+        {"model": model, "checkpoint": f"step-{step}", "iteration": 1000 * step, "tokens_b": tokens_b(model, step),
+         "benchmark": benchmark, "protocol": "direct", "metric": "acc,none", "value": value, **columns}
+        for benchmark, of_models in curves.items() for model, values in of_models.items()
+        for step, value in enumerate(values, start=1)
+    ]  # fmt: skip
 
 
 def write_scores(folder: Path, rows: list[dict], sheet: str = "", models: str | None = None) -> Files:
     """Scores alone, `models.csv` and, where there is one, `benchmarks.csv`."""
     write_table(pd.DataFrame(rows), SCORES, folder / "scores.parquet")
-    models_sheet().to_csv(folder / "models.csv", index=False)
-    if models is not None:
-        (folder / "models.csv").write_text(models)
+    (folder / "models.csv").write_text(models_sheet().to_csv(index=False) if models is None else models)
     (folder / "benchmarks.csv").write_text(sheet or "benchmark\n")
     return Files(folder, folder / "scores.parquet", folder / "items.parquet", folder / "models.csv")

@@ -1,10 +1,8 @@
 """Which checkpoints of several models are the same point of training, and what is said where few or none are."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from signal_world import found_in, write_scores
+from signal_world import curve_rows, found_in, write_scores
 
 from lm_validity.studies.signal.curves import Curve, align
 from lm_validity.studies.signal.statistics.quality import difference_errors, error_covariance
@@ -20,7 +18,7 @@ def curve(tokens, names=None, iterations=None):
 
 
 def without_tokens(found):
-    return replace(found, tokens_b=np.full(len(found.values), np.nan))
+    return found._replace(tokens_b=np.full(len(found.values), np.nan))
 
 
 def read(curves, found):
@@ -55,7 +53,7 @@ def test_without_tokens_the_share_of_training_needs_its_end():
     found = align({"a": a, "b": b})
     assert found.by == "share of training" and found.at_end and np.isnan(found.tokens_b).all()
     np.testing.assert_allclose(found.progress, [0.5, 1.0])
-    open_end = replace(b, checkpoints=("step50", "step100"))
+    open_end = b._replace(checkpoints=("step50", "step100"))
     assert not len(align({"a": a, "b": open_end}).progress) and align({"a": a, "b": open_end}).reason
 
 
@@ -64,14 +62,10 @@ def test_without_tokens_the_share_of_training_needs_its_end():
 SHEET = "benchmark,metric,higher_is_better,chance\nfacts,points,1,0.25\n"
 
 
-def found_of(folder, tokens, score, *, stderr=0.01, names=None, models=None, resamples=0):
+def found_of(folder, tokens, score, models=None, resamples=0):
     """What is found of models with 12 checkpoints: {model: tokens of a step}, and `score(model, tokens)`."""
-    rows = [
-        {"model": model, "checkpoint": names(model, step) if names else f"step{step}000", "iteration": 1000 * step,
-         "tokens_b": each * step, "benchmark": "facts", "protocol": "direct", "metric": "points,none",
-         "value": score(model, each * step), "stderr": stderr}
-        for model, each in tokens.items() for step in range(1, 13)
-    ]  # fmt: skip
+    curves = {model: [score(model, each * step) for step in range(1, 13)] for model, each in tokens.items()}
+    rows = curve_rows({"facts": curves}, lambda model, step: tokens[model] * step, metric="points,none", stderr=0.01)
     files = write_scores(folder, rows, SHEET, models or "model\n" + "\n".join(tokens) + "\n")
     return found_in(files, folder / "benchmarks.csv", resamples=resamples)
 

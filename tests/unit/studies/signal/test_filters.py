@@ -5,22 +5,7 @@ import pandas as pd
 import pytest
 
 from lm_validity.errors import InputError
-from lm_validity.studies.signal.filters.kinds import (
-    AnyOf,
-    Candidates,
-    Duplicates,
-    Leakage,
-    PositiveSlope,
-    QualityGates,
-    RandomSubset,
-    SciScore,
-    SizeRule,
-    Subjects,
-    TopShare,
-    keep_items,
-    leakage_rates,
-    readability,
-)
+from lm_validity.studies.signal.filters import kinds
 from lm_validity.tables.items import BenchmarkItems, ModelItems
 
 
@@ -53,8 +38,8 @@ def answers(gold_loglikelihoods: dict[str, np.ndarray], tokens=None) -> Benchmar
     )
 
 
-def candidates(of: BenchmarkItems, documents: pd.DataFrame | None = None) -> Candidates:
-    return Candidates(of.doc_ids, of, documents)
+def candidates(of: BenchmarkItems, documents: pd.DataFrame | None = None) -> kinds.Candidates:
+    return kinds.Candidates(of.doc_ids, of, documents)
 
 
 def documents(rows: list[tuple[str, list[str], int]], **columns) -> pd.DataFrame:
@@ -78,72 +63,72 @@ TEXTS = documents(
 @pytest.mark.parametrize(
     ("item_filter", "of", "kept"),
     [
-        (PositiveSlope(), {"a": RISING}, [0, 3]),
-        (PositiveSlope(), BOTH, [0]),
-        (PositiveSlope(pooling="each"), BOTH, []),
-        (TopShare(share=0.5), {"a": RISING}, [0, 3]),
-        (SciScore("science", "general", keep_count=2), TWO, [0, 2]),
-        (SciScore("science", "general", share=0.25), TWO, [0]),
-        (Subjects(("law",)), {"a": RISING}, [1, 3]),
-        (Subjects(("law",), complement=True), {"a": RISING}, [0, 2]),
-        (Subjects(("s",), column="field"), TEXTS, [0]),
-        (Duplicates(), TEXTS, [0, 2]),
+        (kinds.PositiveSlope(), {"a": RISING}, [0, 3]),
+        (kinds.PositiveSlope(), BOTH, [0]),
+        (kinds.PositiveSlope(pooling="each"), BOTH, []),
+        (kinds.TopShare(share=0.5), {"a": RISING}, [0, 3]),
+        (kinds.SciScore("science", "general", keep_count=2), TWO, [0, 2]),
+        (kinds.SciScore("science", "general", share=0.25), TWO, [0]),
+        (kinds.Subjects(("law",)), {"a": RISING}, [1, 3]),
+        (kinds.Subjects(("law",), complement=True), {"a": RISING}, [0, 2]),
+        (kinds.Subjects(("s",), column="field"), TEXTS, [0]),
+        (kinds.Duplicates(), TEXTS, [0, 2]),
     ],
 )
 def test_what_a_filter_keeps(item_filter, of, kept):
     if isinstance(of, dict):
         toy = candidates(answers(of, tokens=[1, 1, 8, 1] if of is TWO else None))
     else:
-        toy = Candidates(of["doc_id"].to_numpy(), None, of)
+        toy = kinds.Candidates(of["doc_id"].to_numpy(), None, of)
     assert list(np.flatnonzero(item_filter.keep(toy))) == kept
 
 
 @pytest.mark.parametrize(
     ("item_filter", "of", "words"),
     [
-        (PositiveSlope(), {"a": RISING[:1]}, "'a' has 1 checkpoint"),
-        (PositiveSlope(score="brier"), {"a": RISING}, "not an item metric"),
-        (PositiveSlope(), None, "--items"),
-        (TopShare(share=0.0), {"a": RISING}, "share"),
-        (SciScore("science", "general"), TWO, "either share or keep_count"),
-        (SciScore("none", "general", share=0.5), TWO, "no items of model 'none'"),
-        (Subjects(("physic",)), {"a": RISING}, "did you mean 'physics'"),
-        (Leakage(), {"a": RISING}, "--documents"),
-        (RandomSubset(60), {"a": RISING}, "60 of 4"),
-        (SizeRule(), {"a": RISING}, "4 items are left, at least 100"),
+        (kinds.PositiveSlope(), {"a": RISING[:1]}, "'a' has 1 checkpoint"),
+        (kinds.PositiveSlope(score="brier"), {"a": RISING}, "not an item metric"),
+        (kinds.PositiveSlope(), None, "--items"),
+        (kinds.TopShare(share=0.0), {"a": RISING}, "share"),
+        (kinds.SciScore("science", "general"), TWO, "either share or keep_count"),
+        (kinds.SciScore("none", "general", share=0.5), TWO, "no items of model 'none'"),
+        (kinds.Subjects(("physic",)), {"a": RISING}, "did you mean 'physics'"),
+        (kinds.Leakage(), {"a": RISING}, "--documents"),
+        (kinds.RandomSubset(60), {"a": RISING}, "60 of 4"),
+        (kinds.SizeRule(), {"a": RISING}, "4 items are left, at least 100"),
     ],
 )
 def test_what_a_filter_lacks_is_named(item_filter, of, words):
     with pytest.raises(InputError, match=words):
-        item_filter.keep(Candidates(np.array(["test:0"])) if of is None else candidates(answers(of)))
+        item_filter.keep(kinds.Candidates(np.array(["test:0"])) if of is None else candidates(answers(of)))
 
 
 def test_length_matched_share_keeps_the_distribution_of_lengths():
     # short answers gain, long ones do not
     gold = np.array([[-2.0] * 8, [-1.0, -1.1, -1.2, -1.3, -2.0, -1.9, -2.0, -2.0]])
     toy = candidates(answers({"a": gold}, tokens=[1, 1, 1, 1, 9, 9, 9, 9]))
-    plain, matched = TopShare().keep(toy), TopShare(length_matched=True).keep(toy)
+    plain, matched = kinds.TopShare().keep(toy), kinds.TopShare(length_matched=True).keep(toy)
     assert list(plain) == [True] * 4 + [False] * 4
     assert matched[:4].sum() == matched[4:].sum() == 2 and matched[5]
 
 
 def test_random_subsets_depend_on_ids_and_seed_only():
     toy = candidates(answers({"a": np.zeros((2, 50))}))
-    kept = RandomSubset(20, seed=1).keep(toy)
-    assert kept.sum() == 20 and not np.array_equal(kept, RandomSubset(20, seed=2).keep(toy))
+    kept = kinds.RandomSubset(20, seed=1).keep(toy)
+    assert kept.sum() == 20 and not np.array_equal(kept, kinds.RandomSubset(20, seed=2).keep(toy))
     order = np.random.default_rng(0).permutation(50)
-    shuffled = RandomSubset(20, seed=1).keep(toy.take(order))
+    shuffled = kinds.RandomSubset(20, seed=1).keep(toy.take(order))
     assert set(toy.doc_ids[order][shuffled]) == set(toy.doc_ids[kept])
 
 
 def test_filters_compose_and_each_sees_what_is_left():
     toy = candidates(answers({"a": RISING}))
-    selection = keep_items([Subjects(("law",)), TopShare(share=0.5)], toy)
+    selection = kinds.keep_items([kinds.Subjects(("law",)), kinds.TopShare(share=0.5)], toy)
     assert selection.doc_ids == ("test:3",)
     assert [(step["before"], step["after"]) for step in selection.steps] == [(4, 2), (2, 1)]
-    union = AnyOf(((Subjects(("physics",)),), (Subjects(("law",)), TopShare(share=0.5))))
+    union = kinds.AnyOf(((kinds.Subjects(("physics",)),), (kinds.Subjects(("law",)), kinds.TopShare(share=0.5))))
     assert list(union.keep(toy)) == [True, False, True, True]
-    assert union.fitted and not AnyOf(((Subjects(("law",)),),)).fitted
+    assert union.fitted and not kinds.AnyOf(((kinds.Subjects(("law",)),),)).fitted
 
 
 def test_leakage_against_its_base_rate():
@@ -155,23 +140,23 @@ def test_leakage_against_its_base_rate():
             ("Iron is heavy. What glitters?", ["iron", "gold"], 1),
         ]
     )
-    rates = leakage_rates(texts)
+    rates = kinds.leakage_rates(texts)
     assert rates.gold == pytest.approx(0.5) and rates.distractors == pytest.approx(0.5) and rates.items == 4
     assert np.isnan(rates.examples)
     # the examples before the question are told apart from the question's own text
     whole = texts.assign(prompt=["Gold glitters.\n\n" + context for context in texts["context"]])
-    again = leakage_rates(whole)
+    again = kinds.leakage_rates(whole)
     golds = [choices[gold] == "gold" for choices, gold in zip(texts["choices"], texts["gold"], strict=True)]
     assert again.gold == rates.gold and again.examples == pytest.approx(np.mean(golds)) and any(golds)
-    toy = Candidates(texts["doc_id"].to_numpy(), None, texts)
+    toy = kinds.Candidates(texts["doc_id"].to_numpy(), None, texts)
     # a prompt that lists every option leaks nothing
-    assert list(Leakage().keep(toy)) == [False, True, True, True]
+    assert list(kinds.Leakage().keep(toy)) == [False, True, True, True]
 
 
 def test_readability_by_hand():
     # 9 words, 5 of at most three letters (The cat sat on not), two sentences
-    assert readability("The cat sat on mats. Dogs were not there.") == pytest.approx((9 + 5) / 2)
-    assert readability("no end") == pytest.approx(2 + 2) and readability("...") == 0.0
+    assert kinds.readability("The cat sat on mats. Dogs were not there.") == pytest.approx((9 + 5) / 2)
+    assert kinds.readability("no end") == pytest.approx(2 + 2) and kinds.readability("...") == 0.0
 
 
 def test_quality_gates():
@@ -183,16 +168,16 @@ def test_quality_gates():
         sci=[0.99, 0.99, 0.2, 0.99],
         tokens=[4, 4, 4, 40],
     )
-    toy = Candidates(texts["doc_id"].to_numpy(), None, texts)
+    toy = kinds.Candidates(texts["doc_id"].to_numpy(), None, texts)
     open_gates = {"tech": None, "med": None, "edu": None, "readability": None}
     # 13 characters: 4 tokens are 0.31 a character, 40 are 3.1
-    assert list(QualityGates(**open_gates).keep(toy)) == [True, True, False, False]
+    assert list(kinds.QualityGates(**open_gates).keep(toy)) == [True, True, False, False]
     easy = {**open_gates, "readability": 30.0}
-    assert list(QualityGates(**easy).keep(toy)) == [True, True, False, True]
+    assert list(kinds.QualityGates(**easy).keep(toy)) == [True, True, False, True]
     with pytest.raises(InputError, match="no column 'tech'"):
-        QualityGates().keep(toy)
+        kinds.QualityGates().keep(toy)
     with pytest.raises(InputError, match="needs token counts"):
-        QualityGates(**open_gates).keep(Candidates(toy.doc_ids, None, texts.drop(columns="tokens")))
+        kinds.QualityGates(**open_gates).keep(kinds.Candidates(toy.doc_ids, None, texts.drop(columns="tokens")))
     with pytest.raises(InputError, match="'test:2', column 'sci'"):
         holes = texts.assign(sci=[0.99, 0.99, None, 0.99])
-        QualityGates(**open_gates).keep(Candidates(toy.doc_ids, None, holes))
+        kinds.QualityGates(**open_gates).keep(kinds.Candidates(toy.doc_ids, None, holes))

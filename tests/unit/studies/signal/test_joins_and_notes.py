@@ -35,9 +35,6 @@ def found(tmp_path, rows):
     return make
 
 
-# ---- joins -------------------------------------------------------------------------------------------------------
-
-
 def test_benchmarks_without_scores_under_the_sheets_metric_are_named(rows, found):
     both = pd.concat([rows, rows.assign(benchmark="other")])
     # the sheet's metric of `other` is one that the table knows, of another benchmark
@@ -52,11 +49,8 @@ def test_benchmarks_without_scores_under_the_sheets_metric_are_named(rows, found
         found(benchmarks="benchmark,metric\nfacts,acc_norm\n")
 
 
-# ---- a reason for each missing number ----------------------------------------------------------------------------
-
-
-def gap(rows):
-    return {"items": rows.assign(correct=[np.ptp(scores) for scores in rows["choice_loglikelihoods"]])}
+def with_items(rows, **columns):
+    return {"items": rows.assign(**columns)}
 
 
 def lower(rows):
@@ -64,46 +58,34 @@ def lower(rows):
     return {"items": errors, "scores": score_rows(errors).assign(higher_is_better=False)}
 
 
-def far(rows):
-    return {"items": rows.assign(tokens_b=rows["iteration"] / 1000 * 250)}
-
-
-def apart(rows):
-    return {"items": rows.assign(tokens_b=rows["tokens_b"] + 1000 * (rows["model"] == "large-deep-web"))}
-
-
 def at_chance(rows):
-    web = rows["model"].str.endswith("web").to_numpy()
-    first = rows["doc_id"].isin([f"test:{i}" for i in range(5)]).to_numpy()  # 5 of 20: 1/4, as guessing among four
-    return {"items": rows.assign(correct=np.where(web, 0.0, first.astype(float))), "normalisation": "above_chance"}
-
-
-def alone(rows):
-    return {"items": rows.assign(benchmark="facts")[rows["model"] == "small-deep"]}
+    right = rows["doc_id"].isin([f"test:{i}" for i in range(5)]) & ~rows["model"].str.endswith("web")  # 5 of 20: 1/4
+    return with_items(rows, correct=right.astype(float)) | {"normalisation": "above_chance"}
 
 
 @pytest.mark.parametrize(
-    ("world", "quantity", "words"),
+    ("world", "reasons"),
     [
-        (gap, "chance", "no chance level"),
-        (lower, "chance", "no chance level"),
-        (lambda rows: {"with_items": False, "normalisation": "above_chance"}, "compliance", "no chance level"),
-        (lambda rows: {"with_items": False, "normalisation": "above_chance"}, "overall", "needs"),
-        (far, "consistency", "base window (100 to 200 billion tokens)"),
-        (lambda rows: {"base_window": (20, 60), "later_window": (300, 400)}, "consistency", "(300 to 400 billion tok"),
-        (apart, "compliance", "no point of training in common: large-deep ends"),
-        (at_chance, "compliance", "not above 0"),
-        (alone, "compliance", "no pair of a science and a web model"),
-        (alone, "consistency", "no two architectures"),
-        (alone, "settled_from", "two models"),
+        (lambda rows: with_items(rows, correct=[np.ptp(logits) for logits in rows["choice_loglikelihoods"]]),
+         {"chance": "no chance level"}),
+        (lower, {"chance": "no chance level"}),
+        (lambda rows: {"with_items": False, "normalisation": "above_chance"},
+         {"compliance": "no chance level", "overall": "needs"}),
+        (lambda rows: with_items(rows, tokens_b=rows["iteration"] / 1000 * 250),
+         {"consistency": "base window (100 to 200 billion tokens)"}),
+        (lambda rows: {"base_window": (20, 60), "later_window": (300, 400)}, {"consistency": "(300 to 400 billion"}),
+        (lambda rows: with_items(rows, tokens_b=rows["tokens_b"] + 1000 * (rows["model"] == "large-deep-web")),
+         {"compliance": "no point of training in common: large-deep ends"}),
+        (at_chance, {"compliance": "not above 0"}),
+        (lambda rows: {"items": rows[rows["model"] == "small-deep"]},
+         {"compliance": "no pair of a science and a web model", "consistency": "no two architectures",
+          "settled_from": "two models"}),
     ],
-)
-def test_what_is_missing_says_why(rows, found, world, quantity, words):
+)  # fmt: skip
+def test_what_is_missing_says_why(rows, found, world, reasons):
     summary = found(**world(rows))
-    assert np.isnan(summary.value(quantity)) and words in summary.reason(quantity)
-
-
-# ---- tokens that are unknown -------------------------------------------------------------------------------------
+    for quantity, words in reasons.items():
+        assert np.isnan(summary.value(quantity)) and words in summary.reason(quantity)
 
 
 def test_checkpoints_without_tokens_stay_out_where_others_have_them(rows, found):
@@ -145,9 +127,6 @@ def test_checkpoints_whose_order_nobody_says_stay_out(rows, found, steps, stays,
     places = (scores["model"] == "large-wide") & scores["checkpoint"].isin(steps)
     summary = found(scores=scores.assign(tokens_b=np.nan, iteration=scores["iteration"].mask(places)))
     assert ("large-wide" in summary.models()) == stays and summary.noted(*words)
-
-
-# ---- options -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

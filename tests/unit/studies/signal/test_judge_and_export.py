@@ -11,20 +11,9 @@ from typer.testing import CliRunner
 
 from lm_validity.cli.study import filters as app
 from lm_validity.errors import InputError
+from lm_validity.studies.signal.filters import recipe as recipes
 from lm_validity.studies.signal.filters.kinds import Candidates
-from lm_validity.studies.signal.filters.recipe import (
-    EndpointJudge,
-    Export,
-    UnanimousJudge,
-    VerdictCache,
-    alignment,
-    folds_by_design,
-    item_text,
-    parse_verdict,
-    read_recipe,
-    task_files,
-    write_files,
-)
+from lm_validity.studies.signal.filters.recipe import Export, UnanimousJudge, task_files
 from lm_validity.tables.items import read_benchmark_items, read_documents
 from lm_validity.tables.schema import read_model_facts
 
@@ -38,6 +27,13 @@ DOCUMENTS = [
 def write_documents(path, rows=DOCUMENTS):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def applied(folder, recipe, **options):
+    """What `filter apply` makes of a recipe's text."""
+    (folder / "recipe.yaml").write_text(recipe)
+    words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
+    return CliRunner().invoke(app, ["apply", str(folder / "recipe.yaml"), "--output", str(folder / "out"), *words])
 
 
 class Scripted:
@@ -54,33 +50,25 @@ class Scripted:
         return "Accept." if number % 2 == 0 else "Reject"
 
 
-def test_verdicts():
-    assert parse_verdict("Accept") is True and parse_verdict("  **Reject**. ") is False
-    assert parse_verdict('{"verdict": "Accept"}') is True
-    assert parse_verdict("Accept or Reject?") is None and parse_verdict("unacceptable") is None
-    assert item_text("Q?", ["a", "b"], 1) == "Question: Q?\nA) a\nB) b\nAnswer: B"
+def test_a_verdict_is_one_word_of_the_reply():
+    replies = {"Accept": True, "  **Reject**. ": False, '{"verdict": "Accept"}': True, "Accept or Reject?": None,
+               "unacceptable": None}  # fmt: skip
+    assert {reply: recipes.parse_verdict(reply) for reply in replies} == replies
+    assert recipes.item_text("Q?", ["a", "b"], 1) == "Question: Q?\nA) a\nB) b\nAnswer: B"
 
 
-def test_unanimous_judge_and_its_cache(tmp_path):
+def test_a_unanimous_judge_its_cache_and_its_alignment(tmp_path):
     documents = read_documents(write_documents(tmp_path / "d.jsonl"))
-    toy = Candidates(documents["doc_id"].to_numpy(), None, documents)
-    judge = Scripted()
+    toy, judge = Candidates(documents["doc_id"].to_numpy(), None, documents), Scripted()
     unanimous = UnanimousJudge(judge, "scripted", tmp_path / "verdicts.jsonl", promptings=5)
-    assert list(unanimous.keep(toy)) == [True, False, False, False, True, False]
-    assert judge.calls == 30
-    # a half-written last line is what a killed run leaves
-    with open(tmp_path / "verdicts.jsonl", "a") as handle:
-        handle.write('{"key": "12')
-    assert list(unanimous.keep(toy)) == [True, False, False, False, True, False]
-    assert judge.calls == 30
+    for _ in range(2):
+        assert list(unanimous.keep(toy)) == [True, False, False, False, True, False] and judge.calls == 30
+        with open(tmp_path / "verdicts.jsonl", "a") as handle:
+            handle.write('{"key": "12')  # a half-written last line is what a killed run leaves
     UnanimousJudge(judge, "another", tmp_path / "verdicts2.jsonl").keep(toy)
     assert judge.calls == 60
-
-
-def test_alignment_is_a_share_with_an_interval(tmp_path):
-    documents = read_documents(write_documents(tmp_path / "d.jsonl"))
-    result = alignment(documents, Scripted(), VerdictCache(tmp_path / "v.jsonl", "scripted"), items=50)
-    assert result.accepted == pytest.approx(0.5) and result.items == 6
+    result = recipes.alignment(documents, UnanimousJudge(judge, "once", tmp_path / "v.jsonl"), items=50, seed=0)
+    assert result.accepted == pytest.approx(0.5) and result.items == 6 and judge.calls == 66
     assert 0 < result.interval[0] < 0.5 < result.interval[1] < 1
 
 
@@ -111,7 +99,7 @@ def endpoint():
 def test_endpoint_judge(endpoint, monkeypatch):
     url, requests = endpoint
     monkeypatch.setenv("JUDGE_KEY", "secret")
-    judge = EndpointJudge(url, "small-model", key_variable="JUDGE_KEY")
+    judge = recipes.EndpointJudge(url, "small-model", key_variable="JUDGE_KEY")
     assert judge("Is it?", 0) == judge("Is it?", 1) == "Accept"
     (path, key, first), (_, _, second) = requests
     assert path == "/v1/chat/completions" and key == "Bearer secret"
@@ -120,7 +108,7 @@ def test_endpoint_judge(endpoint, monkeypatch):
     with pytest.raises(InputError, match="JUDGE_KEY is not set"):
         judge("Is it?", 0)
     with pytest.raises(InputError, match="did not answer"):
-        EndpointJudge("http://127.0.0.1:9/v1", "x")("Is it?", 0)
+        recipes.EndpointJudge("http://127.0.0.1:9/v1", "x")("Is it?", 0)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +160,7 @@ STEP = "name: x\nbenchmark: b\nfilters:\n  - %s"
 def test_bad_recipes_are_named(tmp_path, text, words):
     (tmp_path / "recipe.yaml").write_text(text)
     with pytest.raises(InputError) as error:
-        read_recipe(tmp_path / "recipe.yaml", lambda settings: None)
+        recipes.read_recipe(tmp_path / "recipe.yaml", lambda settings: None)
     assert all(word in str(error.value) for word in words)
 
 
@@ -191,13 +179,9 @@ export: {description: "About {{subject}}. "}
 
 def test_apply_writes_ids_judgement_and_task(tmp_path):
     files = write_world(tmp_path, World(items=60))
-    (tmp_path / "recipe.yaml").write_text(RECIPE)
     rows = [{**DOCUMENTS[0], "doc_id": f"test:{i}", "subject": f"subject {i % 3}"} for i in reversed(range(60))]
-    write_documents(tmp_path / "d.jsonl", rows)
-    arguments = ["--items", files.items, "--models", files.models, "--output", tmp_path / "out", "--controls", 20]
-    result = CliRunner().invoke(
-        app, ["apply", str(tmp_path / "recipe.yaml"), "--documents", str(tmp_path / "d.jsonl"), *map(str, arguments)]
-    )
+    documents = write_documents(tmp_path / "d.jsonl", rows)
+    result = applied(tmp_path, RECIPE, items=files.items, models=files.models, documents=documents, controls=20)
     assert result.exit_code == 0, result.output
     assert "any_of: 40 of 60 items stay" in result.output
     assert result.output.count("where it was not") == 2  # by architecture and by size, never in sample alone
@@ -215,13 +199,10 @@ def test_apply_writes_ids_judgement_and_task(tmp_path):
 
 def test_fitted_filters_need_other_models(tmp_path):
     one = item_rows(World(models=("small-deep",), checkpoints=10, items=30))
-    files = write_world(tmp_path, items=one)
-    (tmp_path / "recipe.yaml").write_text("name: x\nbenchmark: facts\nfilters: [positive_slope]\n")
-    arguments = ["apply", str(tmp_path / "recipe.yaml"), "--items", str(files.items), "--output", str(tmp_path / "out")]
-    result = CliRunner().invoke(app, arguments)
-    assert isinstance(result.exception, InputError) and "--models" in str(result.exception)
-    result = CliRunner().invoke(app, [*arguments, "--models", str(files.models)])
-    assert "small-deep 10" in str(result.exception)
+    files, recipe = write_world(tmp_path, items=one), "name: x\nbenchmark: facts\nfilters: [positive_slope]\n"
+    for options, said in (({}, "--models"), ({"models": files.models}, "small-deep 10")):
+        result = applied(tmp_path, recipe, items=files.items, **options)
+        assert isinstance(result.exception, InputError) and said in str(result.exception)
     assert not (tmp_path / "out").exists()
 
 
@@ -234,7 +215,7 @@ def test_exported_task_is_what_lm_eval_runs(tmp_path):
     kept = ("test:4", "test:1")
     fewshot = documents[documents["doc_id"] == "test:0"]
     described = Export(1, "About {{subject}}.\n\n")
-    write_files(task_files(documents, kept, "kept_facts", described, fewshot), tmp_path / "tasks")
+    recipes.write_files(task_files(documents, kept, "kept_facts", described, fewshot), tmp_path / "tasks")
 
     class Third(LM):
         """Finds the second choice most likely, and keeps what it was asked."""
@@ -274,10 +255,7 @@ def test_exported_task_is_what_lm_eval_runs(tmp_path):
     ],
 )
 def test_a_recipe_that_cannot_be_exported_leaves_nothing_behind(tmp_path, recipe, said):
-    (tmp_path / "recipe.yaml").write_text(f"benchmark: b\n{recipe}\n")
-    documents = write_documents(tmp_path / "d.jsonl")
-    arguments = ["apply", tmp_path / "recipe.yaml", "--documents", documents, "--output", tmp_path / "out"]
-    result = CliRunner().invoke(app, [str(word) for word in arguments])
+    result = applied(tmp_path, f"benchmark: b\n{recipe}\n", documents=write_documents(tmp_path / "d.jsonl"))
     assert isinstance(result.exception, InputError) and said in str(result.exception)
     assert not (tmp_path / "out").exists()
 
@@ -297,15 +275,13 @@ def test_sci_score_is_judged_without_its_own_models(tmp_path, steps, designs):
     """Folds that leave the two models out do not take them from the filter, and none scores them."""
     files = write_world(tmp_path, World(items=60))
     text = STEP.replace("benchmark: b", "benchmark: facts") % "\n  - ".join(steps)
-    (tmp_path / "recipe.yaml").write_text(text)
-    arguments = ["--items", files.items, "--models", files.models, "--output", tmp_path / "out", "--controls", 20]
-    result = CliRunner().invoke(app, ["apply", str(tmp_path / "recipe.yaml"), *map(str, arguments)])
+    result = applied(tmp_path, text, items=files.items, models=files.models, controls=20)
     assert result.exit_code == 0, result.exception
     judged = json.loads((tmp_path / "out" / "judgement.json").read_text())
     assert set(judged) == designs and result.output.count("random choices of the same size") == len(designs)
-    recipe = read_recipe(tmp_path / "recipe.yaml", lambda settings: None)
+    recipe = recipes.read_recipe(tmp_path / "recipe.yaml", lambda settings: None)
     answers = read_benchmark_items(files.items, "facts")
-    folds = folds_by_design(Candidates(answers.doc_ids, answers), read_model_facts(files.models), (), recipe.filters)
+    folds = recipes.folds_by_design(answers, read_model_facts(files.models), recipe)
     scored = {answers.models[model].model for design in folds.values() for fold in design for model, _ in fold.score}
     assert scored and not scored & {"small-deep", "small-wide"}
     if designs == {"references"}:  # the two models choose alike whatever is left out

@@ -1,59 +1,43 @@
 """What a curve that learns nothing scores, and scores at chance: random walks, standard errors, the sheet's chance."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
-from signal_world import MODELS, World, found_in, item_rows, write_scores, write_world
+from signal_world import MODELS, World, curve_rows, found_in, item_rows, write_scores, write_world
 
 from lm_validity.config.sections import Reports
 from lm_validity.results.put import Rows
 from lm_validity.site.cards.card import make_card
 from lm_validity.site.cards.values import CardSources, value_of
 from lm_validity.studies.agreement.report import report_agreement
-from lm_validity.studies.signal.numbers import signal_rows
-from lm_validity.studies.signal.report import analyze_signal, report_signal, signal_page
-from lm_validity.studies.signal.statistics.quality import above_chance_from, signal_quality, walked_quality
+from lm_validity.studies.signal.report import report_signal
+from lm_validity.studies.signal.statistics.quality import Controls, signal_quality, walked_quality
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, write_table
+from lm_validity.words import listing
 
 NAMES = tuple(f"step-{i}" for i in range(20))
 
 
-# ---- random walks ------------------------------------------------------------------------------------------------
-
-
 def test_models_share_the_signs_of_their_steps():
     curve = np.cumsum(np.random.default_rng(2).standard_normal(20))
-    draws = walked_quality([curve, 3 * curve - 1, curve[:10]], [NAMES, NAMES, NAMES[:10]], 50, np.random.default_rng(0))
+    controls = Controls(np.random.default_rng(0), 50)
+    draws = walked_quality([curve, 3 * curve - 1, curve[:10]], [NAMES, NAMES, NAMES[:10]], controls)
     np.testing.assert_allclose(draws[:, 0], draws[:, 1])
     # to the tenth checkpoint the same signs; another model's own checkpoints have signs of their own
-    alone = walked_quality([curve[:10]], [NAMES[:10]], 50, np.random.default_rng(0))
+    alone = walked_quality([curve[:10]], [NAMES[:10]], controls)
     assert draws.shape == (50, 3) and np.isfinite(draws).all() and not np.allclose(draws[:, 2], draws[:, 0])
     assert alone.shape == (50, 1)
 
 
 def test_walks_keep_the_first_value_and_the_sizes_of_steps():
     curve = np.array([1.0, 4.0, 4.5, 4.0, 9.0, 9.0, 8.0, 7.0])
-    found = {
-        round(float(value), 9) for value in walked_quality([curve], [NAMES[:8]], 400, np.random.default_rng(0))[:, 0]
-    }
-    steps = np.diff(curve)
-    possible = set()
-    for code in range(2**7):
-        signs = np.array([1 if code >> bit & 1 else -1 for bit in range(7)])
-        walk = np.concatenate([[1.0], 1.0 + np.cumsum(signs * steps)])
-        possible.add(round(float(signal_quality(walk).signal_quality), 9))
-    assert found <= possible and len(found) > 20
-
-
-# ---- chance ------------------------------------------------------------------------------------------------------
-
-
-def test_above_chance_for_good():
-    values, errors = np.array([0.30, 0.50, 0.26, 0.31, 0.40]), np.full(5, 0.02)
-    assert above_chance_from(values, errors, 0.25) == 3
-    assert above_chance_from(values, np.full(5, 0.1), 0.25) is None
-    assert above_chance_from(values, np.zeros(5), 0.25) == 0
+    found = walked_quality([curve], [NAMES[:8]], Controls(np.random.default_rng(0), 400))[:, 0]
+    walks = 1.0 + np.cumsum(list(product((-1, 1), repeat=7)) * np.diff(curve), axis=1)
+    possible = signal_quality(np.column_stack([np.ones(2**7), walks])).signal_quality
+    assert {*found.round(9)} <= {*possible.round(9)} and len({*found.round(9)}) > 20
 
 
 # ---- the report --------------------------------------------------------------------------------------------------
@@ -66,13 +50,8 @@ def found_of(folder, values, errors=None, sheet=CHANCE, resamples=0):
     """What is found of curves {benchmark: {model: (n,)}} with standard errors and a benchmarks sheet. Of the metric
     `own` of `bits`, `walk*` and `short`, nothing says the direction."""
     metrics = {name: "own,none" if name.rstrip("0123456789") in NO_DIRECTION else "acc,none" for name in values}
-    rows = [
-        {"model": model, "checkpoint": f"step-{i}", "iteration": 1000 * i, "tokens_b": 10.0 * i, "benchmark": benchmark,
-         "protocol": "direct", "metric": metrics[benchmark], "value": value, "stderr": errors}
-        for benchmark, curves in values.items() for model, curve in curves.items()
-        for i, value in enumerate(curve, start=1)
-    ]  # fmt: skip
-    files = write_scores(folder, rows, sheet)
+    rows = curve_rows(values, lambda model, step: 10.0 * step, stderr=errors)
+    files = write_scores(folder, [row | {"metric": metrics[row["benchmark"]]} for row in rows], sheet)
     return found_in(files, folder / "benchmarks.csv", resamples=resamples)
 
 
@@ -95,18 +74,9 @@ def test_benchmarks_at_chance_are_not_among_those_that_rise(tmp_path):
     assert {row.subject for row in found.rows.all("steady") if row.value} == {"facts"}
     # 0.25 + 0.02 * 1.96 lies between the second and the third of sixteen steps up
     assert found.value("above_chance_from_mean") == 30.0
-    page = signal_page_of(tmp_path, resamples=400)
-    assert any("1 of 7 benchmarks (facts)" in text for text in page)
-    assert any("6 of 7 benchmarks" in text for text in page)
+    assert sum("On 1 of 7 benchmarks" in text and listing(drifts, 4) in text for text in found.sentences) == 2
     # of models that all guess there is no order to settle
-    assert [text for text in page if "told apart" in text and "chance" not in text]
-
-
-def signal_page_of(folder, resamples=0):
-    """The sentences of the findings of the tables in the folder."""
-    section, paths = Reports(resamples=resamples), [folder / f"{name}.csv" for name in ("models", "benchmarks")]
-    data = analyze_signal(Sources(folder / "scores.parquet", *paths), section)
-    return [finding.sentence for finding in signal_page(data, signal_rows(data)).findings]
+    assert [text for text in found.sentences if "told apart" in text and "chance" not in text]
 
 
 def test_standard_errors_give_intervals_where_there_are_no_items(tmp_path):
@@ -127,8 +97,7 @@ def test_a_score_that_falls_steadily_is_asked_for_its_direction(tmp_path, known,
     curves["bits"] = {model: 2 - values for model, values in climbing(0.6).items()}
     sheet = f"benchmark,metric,higher_is_better,chance\nfacts,acc,1,0.25\nbits,own,{known},\n"
     found = found_of(tmp_path, curves, 0.02, sheet, resamples=20)
-    first = signal_page_of(tmp_path, resamples=20)[0]
-    assert ("?" in first and "bits" in first) == (not known)
+    assert ("?" in found.sentences[0] and "bits" in found.sentences[0]) == (not known)
     assert found.value("steady", "bits") == 1 if known else "which direction" in found.reason("steady", "bits")
 
 

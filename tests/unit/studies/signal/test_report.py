@@ -5,14 +5,12 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from signal_world import MODELS, Files, World, found_in, item_rows, score_rows, write_scores, write_world
+from signal_world import MODELS, Files, World, curve_rows, found_in, item_rows, score_rows, write_scores, write_world
 
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
-from lm_validity.pages.page import page_document
 from lm_validity.results.put import UNIQUE
-from lm_validity.studies.signal.numbers import signal_rows
-from lm_validity.studies.signal.report import analyze_signal, report_signal, settling, signal_page
+from lm_validity.studies.signal.report import report_signal, settling
 from lm_validity.studies.signal.statistics.quality import autocorrelation, signal_quality
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, read_table, write_table
@@ -35,9 +33,6 @@ def write(folder, rows, scores=None) -> Files:
     if scores is not None:
         write_table(scores, SCORES, files.scores)
     return files
-
-
-# ---- whole worlds ------------------------------------------------------------------------------------------------
 
 
 def test_signal_quality_is_that_of_the_curves(rising, found):
@@ -83,18 +78,11 @@ def test_filters_are_never_shown_in_sample_only(found):
 
 def test_what_is_written(rising, found, tmp_path):
     report_signal(Sources(rising.scores, rising.models, items=rising.items), tmp_path, Reports(resamples=60))
-    page = json.loads((tmp_path / "page.json").read_text())
-    assert [section["title"] for section in page["sections"]] == [
-        "Signal quality",
-        "Order of the models",
-        "Compliance and overall score",
-        "Filters on data they were not fitted on",
-    ]
+    assert len(json.loads((tmp_path / "page.json").read_text())["sections"]) == 4
     assert {"in_sample", "held_out", "control_mean"} <= set(pd.read_csv(tmp_path / "tables" / "filters.csv").columns)
     written = pd.read_parquet(tmp_path / "results.parquet")
-    assert list(written.itertuples(index=False, name=None)) != [] and not written.duplicated(list(UNIQUE)).any()
-    again = [tuple(row) for row in found.rows]
-    assert json.loads((tmp_path / "results.json").read_text()) == [row._asdict() for row in found.rows] and again
+    assert len(written) and not written.duplicated(list(UNIQUE)).any()
+    assert json.loads((tmp_path / "results.json").read_text()) == [row._asdict() for row in found.rows]
     lacks = written["value"].isna() & written["text"].isna() | written["interval_for"].notna() & written["low"].isna()
     assert (written["reason"].notna() == lacks).all() and (written["reason_code"].notna() == lacks).all()
 
@@ -106,9 +94,6 @@ def test_without_resamples_or_items(rising, found):
     for other in (bare, skipped):
         assert other.value("signal_quality_mean") == found.value("signal_quality_mean")
     assert "no items table" in bare.reason("filter_p") and np.isfinite(bare.value("signal_quality_mean_walk_p"))
-
-
-# ---- inputs that lack something ----------------------------------------------------------------------------------
 
 
 def test_items_that_do_not_make_the_scores_give_no_interval(tmp_path, rows):
@@ -175,23 +160,14 @@ def test_no_filter_is_judged_by_a_score_that_an_item_of_one_choice_lacks(tmp_pat
         assert not summary.value("filter_useful", **row.said) or row.said["score"] == "correct"
 
 
-# ---- models of several sizes and architectures, from scores alone ------------------------------------------------
-
-
 def analyzed(folder, models, resamples=0, tokens_b=20.0):
     """One benchmark, `facts`, of models {name: (size, architecture, values)}; billions of tokens a checkpoint."""
-    rows = [
-        {"model": name, "checkpoint": f"step-{step}", "tokens_b": tokens_b * step, "benchmark": "facts",
-         "protocol": "direct", "metric": "acc,none", "value": value}
-        for name, (_, _, values) in models.items()
-        for step, value in enumerate(values, start=1)
-    ]  # fmt: skip
-    sheet = "model,size,architecture\n" + "".join(
-        f"{name},{size},{shape}\n" for name, (size, shape, _) in models.items()
-    )
-    files = write_scores(folder, rows, models=sheet)
-    data = analyze_signal(Sources(files.scores, files.models), Reports(resamples=resamples))
-    return data.benchmarks["facts"], found_in(files, resamples=resamples)
+    curves = {name: values for name, (_, _, values) in models.items()}
+    rows = curve_rows({"facts": curves}, lambda model, step: tokens_b * step)
+    lines = [f"{name},{size},{shape}\n" for name, (size, shape, _) in models.items()]
+    files = write_scores(folder, rows, models="model,size,architecture\n" + "".join(lines))
+    found = found_in(files, resamples=resamples)
+    return found.data.benchmarks["facts"], found
 
 
 def unequal_pairs(turning=24):
@@ -228,9 +204,6 @@ def test_relative_windows_are_shares_of_each_pairs_own_training(tmp_path):
     assert windows == {"s": (2, 16), "l": (4, 32)}
 
 
-# ---- conventions -------------------------------------------------------------------------------------------------
-
-
 def test_conventions_change_the_numbers_they_name(rising, found):
     others = {"convention": "paper", "ties": "average", "normalisation": "none", "weights": (1, 0, 0)}
     other = found_in(rising, resamples=0, base_window=(0, 100), later_window=(120, 240), **others)
@@ -253,34 +226,26 @@ LONG = "a_benchmark_with_a_name_of_" + "eighty_letters_" * 4
 NAMES = ["facts", "flat", "שפה", LONG]
 
 
-def page_of(folder, models=4, checkpoints=12, names=NAMES, resamples=60, tokens_b=10.0, stderr=0.01, fall=False,
-            later=0.0, lower_is_better=(), value=None):  # fmt: skip
-    """The page and the rows of a world in which all benchmarks but `flat` rise, or fall from 3 where lower is better;
-    models differ in level, and each begins `later` billion tokens after the one before."""
+def page_of(folder, models=4, names=NAMES, resamples=60, value=None):
+    """What is found of a world in which all benchmarks but `flat` rise; models differ in level."""
     rng = np.random.default_rng(0)
 
     def usual(name, i, step):
-        slope = (name != "flat") * (0.4 + 0.1 * min(i, 3)) * (-0.5 if fall or name in lower_is_better else 1)
-        return 0.25 + 2.75 * (name in lower_is_better) + 0.002 * rng.standard_normal() + slope * step / checkpoints
+        return 0.25 + 0.002 * rng.standard_normal() + (name != "flat") * (0.4 + 0.1 * min(i, 3)) * step / 12
 
-    rows = [
-        {"model": f"m{i}", "checkpoint": f"step{step}", "iteration": 1000 * step,
-         "tokens_b": tokens_b * step + later * i, "benchmark": name, "protocol": "direct", "metric": "acc,none",
-         "stderr": stderr, "n_items": 2000, "value": (value or usual)(name, i, step)}
-        for name in names for i in range(models) for step in range(1, checkpoints + 1)
-    ]  # fmt: skip
+    curves = {
+        name: {f"m{i}": [(value or usual)(name, i, step) for step in range(1, 13)] for i in range(models)}
+        for name in names
+    }
+    rows = curve_rows(curves, lambda model, step: 10.0 * step, stderr=0.01, n_items=2000)
     sheet = "model,size,architecture\n" + "".join(f"m{i},{i // 2}b,a{i % 2}\n" for i in range(models))
-    listed = "benchmark,metric,chance,higher_is_better\n"
-    listed += "".join(f"{name},acc,0.25,{0 if name in lower_is_better else 1}\n" for name in names)
+    listed = "benchmark,metric,chance,higher_is_better\n" + "".join(f"{name},acc,0.25,1\n" for name in names)
     files = write_scores(folder, rows, listed, sheet)
-    section = Reports(resamples=resamples)
-    data = analyze_signal(Sources(files.scores, files.models, folder / "benchmarks.csv"), section)
-    found = signal_rows(data)
-    return page_document(signal_page(data, found)), found
+    return found_in(files, folder / "benchmarks.csv", resamples=resamples)
 
 
 def test_ready_is_the_later_of_above_chance_and_settled_before_the_last_common_point(tmp_path):
-    _, rows = page_of(tmp_path)
+    rows = page_of(tmp_path).rows
     for row in rows.all("ready_by"):
         start, settled = (rows.row(name, subject=row.subject) for name in ("above_chance_from_mean", "settled_from"))
         last = max(point.value for point in rows.all("point_tokens", subject=row.subject))
@@ -304,11 +269,8 @@ def test_ready_is_the_later_of_above_chance_and_settled_before_the_last_common_p
     ],
 )
 def test_an_order_is_settled_before_the_end_where_its_interval_ends_there(tmp_path, gaps, interval, surely):
-    page, rows = page_of(tmp_path, models=2, names=["facts"], resamples=0,
-                         value=lambda name, i, step: 0.5 + i * gaps[step - 1])  # fmt: skip
-    quantity, (row,) = settling(rows)
+    found = page_of(tmp_path, 2, ["facts"], resamples=0, value=lambda name, i, step: 0.5 + i * gaps[step - 1])
+    quantity, (row,) = settling(found.rows)
     assert (quantity, (row.low, row.high)) == ("settled_from", interval)
-    sentence = next(one["sentence"] for one in page["findings"] if "settled" in one["sentence"])
-    assert (
-        sentence.startswith(f"On {surely} of 1 benchmark") and (f"by {interval[1]:.0f} billion" in sentence) == surely
-    )
+    sentence = next(sentence for sentence in found.sentences if "settled" in sentence)
+    assert f"On {surely} of 1 benchmark" in sentence and (f"by {interval[1]:.0f} billion" in sentence) == surely

@@ -42,13 +42,6 @@ class Formula:
     overdispersion_scale: float | None = None
     single_model_scales: Mapping[tuple[str, ...], float] = field(default_factory=dict)
 
-    def group_scales(self, language_models: int) -> dict[tuple[str, ...], float]:
-        """HalfNormal scale by group; groups that a single language model cannot tell apart are dropped."""
-        if language_models > 1:
-            return dict(self.groups)
-        scales = {factors: scale for factors, scale in self.groups.items() if "model" not in factors}
-        return {**scales, **self.single_model_scales}
-
 
 _TASK, _ARM, _MODEL, _MODEL_ARM = ("task",), ("task", "arm"), ("task", "model"), ("task", "model", "arm")
 FORMULAS = {
@@ -127,7 +120,10 @@ def build_design(counts: PairedCounts, formula: Formula) -> Design:
     models, pair_within_model = len(counts.language_models), formula.pair_within_model
     # of each pattern, (Q,): patterns are numbered in this order
     task, model, arm = np.indices((len(counts.tasks), models, 2)).reshape(3, -1)
-    factors, scales = {"task": task, "model": model, "arm": arm}, formula.group_scales(models)
+    factors, scales = {"task": task, "model": model, "arm": arm}, dict(formula.groups)
+    if models == 1:  # groups that a single language model cannot tell apart are dropped
+        scales = {group: scale for group, scale in scales.items() if "model" not in group}
+        scales |= formula.single_model_scales
     # the patterns' rows of effects, centred over the observations as bambi does, and whose scale each column has
     share = np.bincount(counts.language_model, minlength=models) / len(counts)
     fixed = [np.ones(len(arm)), *((model == code) - share[code] for code in range(1, models)), arm - 0.5]
@@ -217,8 +213,7 @@ class Modes(Start):
     beta_variance: np.ndarray
 
 
-@dataclass(frozen=True)
-class System:
+class System(NamedTuple):
     """Newton's equations after the elimination of e and v, and then of each task's group effects.
 
     weight (M, P, S): the binomial's working weight n p (1 - p); residual_weight (M, P, S): what e leaves of it;

@@ -1,6 +1,6 @@
 """The hierarchical model's posterior by importance sampling and by Markov chains, and what it predicts."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -76,8 +76,7 @@ LOG_SCALE_RANGE = (np.log(1e-5), np.log(30.0))  # of a standard deviation on the
 MINIMUM_EFFECTIVE_NODES = 40.0  # below it the report calls the fit unreliable
 
 
-@dataclass(frozen=True)
-class LaplacePosterior:
+class LaplacePosterior(NamedTuple):
     """Posterior of one fit; H standard deviations (named in the design), M nodes.
 
     beta_mean, beta_sd: of beta, in log-odds
@@ -101,11 +100,6 @@ class LaplacePosterior:
     def reliable(self) -> bool:
         """Whether enough nodes of the importance sampling carry its weight: at least MINIMUM_EFFECTIVE_NODES."""
         return self.effective_nodes >= MINIMUM_EFFECTIVE_NODES
-
-    @property
-    def interval(self) -> Interval[float]:
-        """The credible interval that holds the mean with probability `INTERVAL`."""
-        return self.interval_at(INTERVAL)
 
     def interval_at(self, level: float) -> Interval[float]:
         """Equal-tailed interval of beta, a mixture of Gaussians, of probability `level`."""
@@ -308,16 +302,9 @@ def simulate(design: Design, generator: np.random.Generator) -> Simulated:
     return Simulated(correct, float(effects[design.beta]))
 
 
-class PriorPredictive(NamedTuple):
-    """Of simulated data sets: accuracies (size, Q) by pattern, NaN for a pattern without observations, and mean
-    differences (size,), fractions."""
-
-    accuracies: np.ndarray
-    differences: np.ndarray
-
-
-def prior_predictive(design: Design, size: int) -> PriorPredictive:
-    """What the priors alone say, of `size` simulated data sets in the layout of `design`."""
+def prior_predictive(design: Design, size: int) -> dict[str, np.ndarray]:
+    """What the priors alone say, of `size` simulated data sets in the layout of `design`: each `accuracy` of a pattern
+    with observations, and the mean `difference` (size,), fractions."""
     generator, present, patterns = np.random.default_rng(0), design.total > 0, len(design.columns)
     accuracies, differences = np.full((size, patterns), np.nan), np.empty(size)
     number = np.bincount(design.pattern.ravel(), present.ravel(), patterns)
@@ -327,7 +314,7 @@ def prior_predictive(design: Design, size: int) -> PriorPredictive:
         total = np.bincount(design.pattern.ravel(), (share * present).ravel(), patterns)
         np.divide(total, number, out=accuracies[draw], where=number > 0)
         differences[draw] = np.sum(sign * share)
-    return PriorPredictive(accuracies, differences)
+    return {"accuracy": accuracies[np.isfinite(accuracies)], "difference": differences}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -399,9 +386,8 @@ MAXIMUM_RHAT = 1.01
 MINIMUM_EFFECTIVE_DRAWS = 400.0
 
 
-@dataclass(frozen=True)
-class NutsPosterior:
-    """beta in log-odds with its equal-tailed 89% interval, and diagnostics over every sampled parameter.
+class NutsPosterior(NamedTuple):
+    """beta in log-odds, and diagnostics over every sampled parameter.
 
     beta_draws (R,); difference_draws (R,): posterior predictive mean accuracy differences, fractions;
     fixed (L,): posterior means of mu and the alphas; scales (R, H): draws of the standard deviations, in the design's
@@ -410,7 +396,6 @@ class NutsPosterior:
 
     beta_mean: float
     beta_sd: float
-    interval: tuple[float, float]
     beta_draws: np.ndarray
     difference_draws: np.ndarray
     fixed: np.ndarray
@@ -424,6 +409,10 @@ class NutsPosterior:
         """No divergence, every r-hat at most 1.01, at least 400 effective draws of every parameter."""
         mixed = self.rhat_max <= MAXIMUM_RHAT and self.effective_draws_min >= MINIMUM_EFFECTIVE_DRAWS
         return self.divergences == 0 and mixed
+
+    def interval_at(self, level: float) -> Interval[float]:
+        """Equal-tailed interval of beta of probability `level`."""
+        return equal_tailed(self.beta_draws, level)
 
 
 def fit_nuts(counts: PairedCounts, formula: Formula, *, cores: int = 1) -> NutsPosterior:
@@ -458,7 +447,6 @@ def fit_nuts(counts: PairedCounts, formula: Formula, *, cores: int = 1) -> NutsP
     return NutsPosterior(
         beta_mean=float(beta.mean()),
         beta_sd=float(beta.std(ddof=1)),
-        interval=equal_tailed(beta),
         beta_draws=beta,
         difference_draws=difference,
         fixed=np.append(posterior["mu"].mean(), posterior["alpha"].mean(axis=(0, 1)) if "alpha" in posterior else []),

@@ -6,8 +6,8 @@ import string
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,8 +22,7 @@ from lm_validity.tables.items import BenchmarkItems, ModelItems, questions
 # Filters compose: `keep_items` runs them one after the other, each seeing only what the ones before it kept.
 
 
-@dataclass(frozen=True)
-class Candidates:
+class Candidates(NamedTuple):
     """Items that a filter may keep: their answers, their texts, or both, in the same order.
 
     `documents` has the columns of `tables.items` and one row per item. `references` are the last answers
@@ -47,7 +46,7 @@ class Candidates:
 
     def rows(self, rows: Rows) -> "Candidates":
         """The same items with the answers of some models and checkpoints only."""
-        return self if self.answers is None else replace(self, answers=self.answers.rows(rows))
+        return self if self.answers is None else self._replace(answers=self.answers.rows(rows))
 
     def need_answers(self, who: str) -> BenchmarkItems:
         """The answers. Raises InputError where there are none, for the filter named `who`."""
@@ -80,8 +79,7 @@ class ItemFilter(ABC):
         """Boolean (items,): True where an item stays. Raises InputError where the candidates lack what it reads."""
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(NamedTuple):
     """The items that are left, in the order of the candidates, and how it came to that."""
 
     is_kept: np.ndarray  # boolean over the candidates
@@ -100,6 +98,9 @@ def keep_items(filters: Sequence[ItemFilter], candidates: Candidates) -> Selecti
         is_kept[np.flatnonzero(is_kept)[~remaining]] = False
         steps.append({"filter": item_filter.name, "before": number_before, "after": int(is_kept.sum())})
     return Selection(is_kept, tuple(str(name) for name in candidates.doc_ids[is_kept]), steps)
+
+
+Filters = Sequence[ItemFilter]
 
 
 @dataclass(frozen=True)
@@ -144,9 +145,7 @@ def with_references(candidates: Candidates, filters: Iterable[ItemFilter]) -> Ca
         return candidates
     models = candidates.answers.models
     last = [(index, [len(model.checkpoints) - 1]) for index, model in enumerate(models) if model.model in models_needed]
-    return (
-        replace(candidates, references=candidates.answers.rows(last)) if len(last) == len(models_needed) else candidates
-    )
+    return candidates._replace(references=candidates.answers.rows(last) if len(last) == len(models_needed) else None)
 
 
 def model_scores(answers: BenchmarkItems, model: ModelItems, metric: str) -> np.ndarray:
@@ -168,18 +167,6 @@ def model_scores(answers: BenchmarkItems, model: ModelItems, metric: str) -> np.
         )
     assert model.loglikelihoods is not None and answers.gold is not None, "`missing_for` has seen to it"
     return item_scores(metric, model.loglikelihoods, answers.gold, _lengths(answers, model, METRICS[metric].per))
-
-
-def with_scores_only(answers: BenchmarkItems, metrics: tuple[str, ...]) -> BenchmarkItems:
-    """The same answers with these metrics computed and the log-likelihoods dropped.
-
-    Judging a filter asks for the same scores of many subsets of models and checkpoints; this keeps the subsets small.
-    """
-    models = tuple(
-        replace(model, loglikelihoods=None, scores={metric: model_scores(answers, model, metric) for metric in metrics})
-        for model in answers.models
-    )
-    return replace(answers, models=models)
 
 
 def _lengths(answers: BenchmarkItems, model: ModelItems, per: str | None) -> np.ndarray | None:
@@ -209,27 +196,11 @@ def answer_lengths(answers: BenchmarkItems) -> np.ndarray | None:
     return None if lengths is None or answers.gold is None else lengths[np.arange(len(lengths)), answers.gold]
 
 
-def length_strata(lengths: np.ndarray, strata: int) -> np.ndarray:
-    """Group (items,) of each item, 0 = shortest, by quantiles of the lengths; equal lengths share a group.
-
-    Few distinct lengths give fewer groups than asked for.
-    """
-    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, strata + 1)[1:-1]))
-    groups = np.searchsorted(edges, lengths, side="left")
-    return np.unique(groups, return_inverse=True)[1]
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Random choices, as controls and to keep a benchmark within the competition's size rule.
 
 MINIMUM_ITEMS = 100  # size rule of the early-training competition
 MAXIMUM_ITEMS = 15_000
-
-
-def _draw_order(doc_ids: np.ndarray, seed: int) -> np.ndarray:
-    """Items in an order that depends on their ids and the seed only, not on the order of the table."""
-    keys = [hashlib.sha256(f"{seed}\0{doc_id}".encode()).digest() for doc_id in doc_ids]
-    return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.intp)
 
 
 @dataclass(frozen=True)
@@ -247,7 +218,8 @@ class RandomSubset(ItemFilter):
         if not 0 < self.count <= size:
             raise InputError(f"filter {self.name!r}: {self.count} of {size} items.", f"write 1 to {size}.")
         is_kept = np.zeros(size, dtype=bool)
-        is_kept[_draw_order(candidates.doc_ids, self.seed)[: self.count]] = True
+        keys = [hashlib.sha256(f"{self.seed}\0{doc_id}".encode()).digest() for doc_id in candidates.doc_ids]
+        is_kept[sorted(range(size), key=keys.__getitem__)[: self.count]] = True
         return is_kept
 
 
@@ -359,8 +331,7 @@ class PositiveSlope(ItemFilter):
             return np.asarray(np.min(by_model, axis=0) > 0)
         # By the length of each model's training, so that many checkpoints do not mean many steps
         rises = [slope * (len(model.checkpoints) - 1) for slope, model in zip(by_model, answers.models, strict=True)]
-        result = np.mean(rises, axis=0) > 0
-        return np.asarray(result)
+        return np.asarray(np.mean(rises, axis=0) > 0)
 
 
 @dataclass(frozen=True)
@@ -390,11 +361,8 @@ class TopShare(ItemFilter):
         if not 0 < self.share <= 1:
             raise InputError(f"filter {self.name!r}: share {self.share}.", "write a fraction above 0, at most 1.")
         answers = candidates.need_answers(self.name)
-        gains = []
-        for model in answers.models:
-            scores = model_scores(answers, model, self.score)
-            gains.append(scores[-1] - scores[0])
-        gain = np.mean(gains, axis=0)
+        scores = [model_scores(answers, model, self.score) for model in answers.models]
+        gain = np.mean([of_model[-1] - of_model[0] for of_model in scores], axis=0)
         groups = np.zeros(len(gain), dtype=int)
         if self.length_matched:
             lengths = answer_lengths(answers)
@@ -403,7 +371,8 @@ class TopShare(ItemFilter):
                     f"benchmark {answers.benchmark!r}: lengths of the choices are unknown.",
                     "evaluate with choice_tokens or choice_characters kept.",
                 )
-            groups = length_strata(lengths, STRATA)
+            # by quantiles: equal lengths share a group, and few distinct lengths make fewer groups
+            groups = np.searchsorted(np.quantile(lengths, np.linspace(0, 1, STRATA + 1)[1:-1]), lengths)
         return top_of_groups(gain, groups, self.share)
 
 
@@ -450,26 +419,22 @@ class SciScore(ItemFilter):
         answers = candidates.references or candidates.need_answers(self.name)
         if (self.share is None) == (self.keep_count is None):
             raise InputError(f"filter {self.name!r}: give either share or keep_count.", "write one of the two.")
-        loglikelihoods = []
-        for model_needed in (self.science_model, self.general_model):
-            model = next((model for model in answers.models if model.model == model_needed), None)
-            if model is None:
+        by_name = {model.model: model for model in answers.models}
+        for model in self.reference_models:
+            if model not in by_name:
                 raise InputError(
-                    f"filter {self.name!r}: no items of model {model_needed!r} on benchmark {answers.benchmark!r}.",
-                    f"models with items: {', '.join(model.model for model in answers.models)}.",
+                    f"filter {self.name!r}: no items of model {model!r} on benchmark {answers.benchmark!r}.",
+                    f"models with items: {', '.join(by_name)}.",
                 )
-            loglikelihoods.append(model_scores(answers, model, "log_likelihood")[-1])
-        tokens = next(model for model in answers.models if model.model == self.science_model).tokens
-        if tokens is None:
+        models = [by_name[name] for name in self.reference_models]
+        science, general = (model_scores(answers, model, "log_likelihood")[-1] for model in models)
+        if (tokens := models[0].tokens) is None:
             raise InputError(
                 f"filter {self.name!r}: lengths of choices in tokens are unknown for {self.science_model!r}.",
                 "evaluate with choice_tokens kept.",
             )
-        score = (loglikelihoods[0] - loglikelihoods[1]) / tokens[np.arange(len(tokens)), answers.gold]
-        share = self.share
-        if share is None:
-            assert self.keep_count is not None, "one of both is given"
-            share = min(1.0, self.keep_count / len(score))
+        score = (science - general) / tokens[np.arange(len(tokens)), answers.gold]
+        share = min(1.0, (self.keep_count or 0) / len(score)) if self.share is None else self.share
         return top_of_groups(score, np.zeros(len(score), dtype=int), share)
 
 
@@ -616,8 +581,7 @@ def occurrences(documents: pd.DataFrame) -> list[tuple[bool, list[bool]]]:
     ]
 
 
-@dataclass(frozen=True)
-class LeakageRates:
+class LeakageRates(NamedTuple):
     """How often an answer appears in its own item's prompt; NaN without items.
 
     A gold answer that leaks no more than distractors do is no shortcut: a prompt that lists its options holds
@@ -635,13 +599,11 @@ def leakage_rates(documents: pd.DataFrame) -> LeakageRates:
     """Share of gold answers in their prompt, and of distractors (mean over items) as the base rate."""
     if documents.empty:
         return LeakageRates(float("nan"), float("nan"), 0)
-    hits = occurrences(documents)
-    examples = float("nan")
+    hits, examples = occurrences(documents), float("nan")
     if "prompt" in documents.columns and documents["prompt"].notna().all():
-        prompts_without_context = [
-            p.removesuffix(c) for p, c in zip(documents["prompt"], documents["context"], strict=True)
-        ]
-        examples = float(np.mean([gold for gold, _ in occurrences(documents.assign(context=prompts_without_context))]))
+        pairs = zip(documents["prompt"], documents["context"], strict=True)
+        preceding = documents.assign(context=[prompt.removesuffix(context) for prompt, context in pairs])
+        examples = float(np.mean([gold for gold, _ in occurrences(preceding)]))
     gold, distractors = np.mean([gold for gold, _ in hits]), np.mean([np.mean(wrong) for _, wrong in hits])
     return LeakageRates(float(gold), float(distractors), len(documents), examples)
 
@@ -667,20 +629,9 @@ class Duplicates(ItemFilter):
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True for the first item of each pair of normalised context and gold answer, in the order given."""
         documents = candidates.need_documents(self.name)
-        texts = pd.Series(
-            [
-                (normalise_text(context), normalise_text(choices[gold]))
-                for context, choices, gold in questions(documents)
-            ]
-        )
-        return np.asarray(~texts.duplicated().to_numpy())
+        pairs = [(normalise_text(text), normalise_text(choices[gold])) for text, choices, gold in questions(documents)]
+        return np.asarray(~pd.Series(pairs).duplicated().to_numpy())
 
 
 # Those that a recipe names, but for `any_of` and the judge
-KINDS: dict[str, Any] = {
-    kind.name: kind
-    for kind in (
-        *(PositiveSlope, TopShare, SciScore, Subjects, QualityGates),
-        *(Leakage, Duplicates, RandomSubset, SizeRule),
-    )
-}
+KINDS: dict[str, Any] = {kind.name: kind for kind in ItemFilter.__subclasses__() if kind is not AnyOf}

@@ -10,8 +10,8 @@ import os
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -24,11 +24,11 @@ from lm_validity.config.load import read_values
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import Document, check_folder, json_text, replaced_folder, write_text
 from lm_validity.studies.signal.filters import kinds
-from lm_validity.studies.signal.filters.kinds import Candidates, ItemFilter, Selection
+from lm_validity.studies.signal.filters.kinds import Candidates, Filters, ItemFilter, Selection
 from lm_validity.studies.signal.statistics import items as splits
-from lm_validity.studies.signal.statistics.items import FilterTrial, Fold, Rows
+from lm_validity.studies.signal.statistics.items import FilterTrial, Fold
 from lm_validity.studies.signal.statistics.quality import MINIMUM_CHECKPOINTS, Controls
-from lm_validity.tables.items import match_documents, questions, read_benchmark_items, read_documents
+from lm_validity.tables.items import BenchmarkItems, match_documents, questions, read_benchmark_items, read_documents
 from lm_validity.tables.schema import as_in_scores, read_model_facts
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -99,16 +99,6 @@ class VerdictCache:
         return self._known[key]
 
 
-def count_accepts(documents: pd.DataFrame, judge: Judge, cache: VerdictCache, promptings: int) -> np.ndarray:
-    """How many of `promptings` accept each item (items,). A reply that is no verdict counts as not
-    accepted."""
-    accepts = np.zeros(len(documents), dtype=int)
-    for index, (context, choices, gold) in enumerate(questions(documents)):
-        prompt = _INSTRUCTION.format(item=item_text(context, choices, gold))
-        accepts[index] = sum(cache.verdict(judge, prompt, repetition) is True for repetition in range(promptings))
-    return accepts
-
-
 @dataclass(frozen=True)
 class UnanimousJudge(ItemFilter):
     """Keeps items that all of `promptings` independent promptings accept (team Noor: 5 of 5)."""
@@ -122,13 +112,15 @@ class UnanimousJudge(ItemFilter):
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True where every prompting accepts the item; a reply that is no verdict counts as not accepted. New verdicts
         are written to the cache."""
-        documents = candidates.need_documents(self.name)
-        cache = VerdictCache(Path(self.cache), self.judge_name)
-        return np.asarray(count_accepts(documents, self.judge, cache, self.promptings) == self.promptings)
+        cache, accepts = VerdictCache(Path(self.cache), self.judge_name), []
+        for question in questions(candidates.need_documents(self.name)):
+            prompt = _INSTRUCTION.format(item=item_text(*question))
+            verdicts = [cache.verdict(self.judge, prompt, repetition) for repetition in range(self.promptings)]
+            accepts.append(all(verdict is True for verdict in verdicts))
+        return np.array(accepts, dtype=bool)
 
 
-@dataclass(frozen=True)
-class JudgeAlignment:
+class JudgeAlignment(NamedTuple):
     """The competition's alignment check: the share accepted of a random sample, and its 95% Wilson
     interval."""
 
@@ -137,9 +129,7 @@ class JudgeAlignment:
     items: int
 
 
-def alignment(
-    documents: pd.DataFrame, judge: Judge, cache: VerdictCache, items: int = 50, seed: int = 0
-) -> JudgeAlignment:
+def alignment(documents: pd.DataFrame, judge: UnanimousJudge, items: int, seed: int) -> JudgeAlignment:
     """Share of `items` randomly drawn documents that the judge accepts in one prompting each.
 
     The threshold that the competition set on it is not published.
@@ -147,10 +137,10 @@ def alignment(
     from scipy.stats import binomtest
 
     candidates = Candidates(documents["doc_id"].to_numpy(), documents=documents)
-    drawn = documents[kinds.RandomSubset(min(items, len(documents)), seed).keep(candidates)].reset_index(drop=True)
-    accepted = int(count_accepts(drawn, judge, cache, promptings=1).sum())
-    interval = binomtest(accepted, len(drawn)).proportion_ci(method="wilson")
-    return JudgeAlignment(accepted / len(drawn), (float(interval.low), float(interval.high)), len(drawn))
+    drawn = candidates.take(kinds.RandomSubset(min(items, len(documents)), seed).keep(candidates))
+    accepted = int(replace(judge, promptings=1).keep(drawn).sum())
+    interval = binomtest(accepted, number := len(drawn.doc_ids)).proportion_ci(method="wilson")
+    return JudgeAlignment(accepted / number, (float(interval.low), float(interval.high)), number)
 
 
 @dataclass(frozen=True)
@@ -507,17 +497,18 @@ DESIGNS = {
 }
 
 
-def folds_by_design(
-    candidates: Candidates, models: pd.DataFrame, fit_models: tuple[str, ...] = (), filters: Sequence[ItemFilter] = ()
-) -> dict[str, list[Fold]]:
+Designs = dict[str, list[Fold]]
+
+
+def folds_by_design(answers: BenchmarkItems, models: pd.DataFrame, recipe: Recipe | None = None) -> Designs:
     """The designs that the models allow. `models` has model, size and architecture (null where unknown).
 
     Without two architectures or two sizes, models are left out one by one. Models with fewer than eight
-    checkpoints cannot be scored and take no part. With `fit_models` there is one fold: these choose, the
-    others are scored. Models by which one of `filters` chooses take no part but in `fit_models`; where no
+    checkpoints cannot be scored and take no part. With a recipe's `fit_models` there is one fold: these choose, the
+    others are scored. Models by which one of its filters chooses take no part but in `fit_models`; where no
     filter looks at others, there is one fold that scores all others.
     """
-    answers = candidates.need_answers("held-out judgement")
+    filters, fit_models = (recipe.filters, recipe.fit_models) if recipe else ((), ())
     names = [model.model for model in answers.models]
     facts = models.set_index("model").reindex(names)
     references = kinds.reference_models(filters)
@@ -533,51 +524,30 @@ def folds_by_design(
         fit = tuple(row for row in everything if names[row[0]] in choosing)
         score = tuple(row for row in everything if usable[row[0]] and names[row[0]] not in fit_models)
         design = "references" if without_answers else "fit_models"
-        return {design: [Fold("other models", fit, score)]} if score and (fit or without_answers) else {}
+        return {design: [Fold(fit, score)]} if score and (fit or without_answers) else {}
 
-    def left_out(groups: Iterable[object]) -> list[Fold]:
-        """By group of the usable models; others take no part."""
-        usable_groups = zip(groups, usable, strict=True)
-        return splits.leave_one_group_out(
-            [str(group) if use and pd.notna(group) else None for group, use in usable_groups], counts
-        )
-
-    designs = {design: left_out(facts[design]) for design in ("architecture", "size")}
-    if not any(designs.values()):
-        designs["model"] = left_out(names)
+    designs: Designs = {}
+    for design, groups in {**facts[["architecture", "size"]], "model": names}.items():
+        if design != "model" or not any(designs.values()):  # by group of the usable models; others take no part
+            by_model = [str(g) if use and pd.notna(g) else None for g, use in zip(groups, usable, strict=True)]
+            designs[design] = splits.leave_one_group_out(by_model, counts)
     designs["checkpoints"] = splits.disjoint_checkpoints(free)
     return {design: folds for design, folds in designs.items() if folds}
 
 
-def judge(
-    filters: Sequence[ItemFilter],
-    candidates: Candidates,
-    models: pd.DataFrame,
-    metric: str,
-    controls: Controls,
-    fit_models: tuple[str, ...] = (),
-) -> dict[str, FilterTrial]:
-    """The filters' trial under each design that the models allow; curves are means of the item score
-    `metric`.
+Trials = dict[str, FilterTrial]  # by design
 
-    Raises InputError where no design is possible: an in-sample figure alone is not given.
-    """
-    candidates = kinds.with_references(candidates, filters)
+
+def judge(filters: Filters, candidates: Candidates, designs: Designs, metric: str, controls: Controls) -> Trials:
+    """The filters' trial under each design; curves are means of the item score `metric`."""
     answers = candidates.need_answers("held-out judgement")
     scored = [kinds.model_scores(answers, model, metric) for model in answers.models]
-    designs = folds_by_design(candidates, models, fit_models, filters)
-    if not designs:
-        raise InputError(
-            f"benchmark {answers.benchmark!r}: nothing is left to judge the filter on that it was not fitted to; "
-            f"models and checkpoints: {', '.join(f'{m.model} {len(m.checkpoints)}' for m in answers.models)}.",
-            f"give a second model with at least {MINIMUM_CHECKPOINTS} checkpoints, or "
-            f"{2 * MINIMUM_CHECKPOINTS - 1} checkpoints of one.",
+    return {
+        design: splits.judge_filter(
+            lambda rows: kinds.keep_items(filters, candidates.rows(rows)).is_kept, scored, folds, controls
         )
-
-    def fit(rows: Rows) -> np.ndarray:
-        return kinds.keep_items(filters, candidates.rows(rows)).is_kept
-
-    return {design: splits.judge_filter(fit, scored, folds, controls) for design, folds in designs.items()}
+        for design, folds in designs.items()
+    }
 
 
 def trial_sentence(trial: FilterTrial) -> str:
@@ -619,17 +589,24 @@ def apply_recipe(recipe: Recipe, output: Path, tables: Tables, controls: int = 2
     check_folder(output, "filter apply", inputs=tables)
     candidates, fewshot = _candidates(recipe, tables)
     candidates = kinds.with_references(candidates, recipe.filters)
-    trials: dict[str, FilterTrial] = {}
+    trials: Trials = {}
     if any(item_filter.fitted for item_filter in recipe.filters):
         if tables.models is None:
             raise InputError(
                 f"recipe {recipe.name!r} has filters that are fitted to answers.",
                 "give --models, so that they are judged on models that they did not see.",
             )
-        answered = {model.model for model in candidates.need_answers("held-out judgement").models}
-        sheet = as_in_scores(read_model_facts(tables.models), answered)
+        answers = candidates.need_answers("held-out judgement")
+        sheet = as_in_scores(read_model_facts(tables.models), {model.model for model in answers.models})
+        if not (designs := folds_by_design(answers, sheet, recipe)):  # an in-sample figure alone is not given
+            raise InputError(
+                f"benchmark {answers.benchmark!r}: nothing is left to judge the filter on that it was not fitted to; "
+                f"models and checkpoints: {', '.join(f'{m.model} {len(m.checkpoints)}' for m in answers.models)}.",
+                f"give a second model with at least {MINIMUM_CHECKPOINTS} checkpoints, or "
+                f"{2 * MINIMUM_CHECKPOINTS - 1} checkpoints of one.",
+            )
         drawn = Controls(np.random.default_rng(seed), controls)
-        trials = judge(recipe.filters, candidates, sheet, recipe.score, drawn, recipe.fit_models)
+        trials = judge(recipe.filters, candidates, designs, recipe.score, drawn)
     selection = kinds.keep_items(recipe.filters, _fit_rows(recipe, candidates))
     lines = ["{filter}: {after} of {before} items stay".format(**step) for step in selection.steps]
     lines += [f"{DESIGNS[design][1]}: {trial_sentence(trial)}" for design, trial in trials.items()]
@@ -637,7 +614,7 @@ def apply_recipe(recipe: Recipe, output: Path, tables: Tables, controls: int = 2
     # All texts before the first file: what cannot be exported leaves nothing behind
     files = selection_files(selection, recipe)
     if trials:
-        files["judgement.json"] = json_text({design: _as_json(vars(trial)) for design, trial in trials.items()})
+        files["judgement.json"] = json_text({design: _as_json(trial._asdict()) for design, trial in trials.items()})
     task = {}
     if candidates.documents is not None:
         task = task_files(candidates.documents, selection.doc_ids, recipe.name, recipe.export, fewshot)

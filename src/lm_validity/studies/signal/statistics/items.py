@@ -1,20 +1,13 @@
 """Scores of items, and splits of models on which filters are chosen and judged."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from lm_validity.config.sections import E2LM, SignalConventions
-from lm_validity.studies.signal.statistics.quality import (
-    MINIMUM_CHECKPOINTS,
-    Controls,
-    Curves,
-    exceedance_p,
-    random_items_quality,
-    signal_quality,
-)
+from lm_validity.config.sections import SignalConventions
+from lm_validity.studies.signal.statistics import quality
+from lm_validity.studies.signal.statistics.quality import Controls, Curves
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Scores of single multiple-choice items from the log-likelihoods of their choices.
@@ -32,11 +25,6 @@ def _of_gold(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
 def _distractors(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
     """The values with the gold choice's made NaN."""
     return np.where(np.arange(values.shape[-1]) == gold[:, None], np.nan, values)
-
-
-def _best_distractor(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    # fmax skips NaN; NaN where every distractor is
-    return np.asarray(np.fmax.reduce(_distractors(values, gold), axis=-1))
 
 
 def _accuracy(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
@@ -68,7 +56,8 @@ _SCORES: dict[str, Score] = {
     "accuracy": _accuracy,
     "log_likelihood": _of_gold,
     "log_probability_gap": _log_probability_gap,
-    "confidence_margin": lambda values, gold: _of_gold(values, gold) - _best_distractor(values, gold),
+    # fmax skips NaN; NaN where every distractor is
+    "confidence_margin": lambda values, gold: _of_gold(values, gold) - np.fmax.reduce(_distractors(values, gold), -1),
     "probability": lambda values, gold: np.exp(_of_gold(values, gold)),
 }
 METRICS = {
@@ -78,9 +67,7 @@ METRICS = {
 }
 
 
-def item_scores(
-    metric: str, loglikelihoods: np.ndarray, gold: np.ndarray, lengths: np.ndarray | None = None
-) -> np.ndarray:
+def item_scores(metric: str, loglikelihoods: np.ndarray, gold: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:
     """One score an item: shape (..., items) for `loglikelihoods` (..., items, choices) and `gold` (items,).
 
     `lengths` are tokens or characters of the choices, as `METRICS[metric].per` says, and broadcast
@@ -99,8 +86,7 @@ def item_scores(
     score, per = METRICS[metric]
     if per is None:
         return score(loglikelihoods, gold)
-    if lengths is None:
-        raise ValueError(f"{metric} needs the choices' lengths in {per}s")
+    assert lengths is not None, f"{metric} needs the choices' lengths in {per}s"
     return score(loglikelihoods / lengths, gold)
 
 
@@ -117,17 +103,14 @@ Rows = tuple[tuple[int, np.ndarray], ...]
 Fit = Callable[[Rows], np.ndarray]
 
 
-@dataclass(frozen=True)
-class Fold:
+class Fold(NamedTuple):
     """One split: rows to fit on and rows to score."""
 
-    name: str
     fit: Rows
     score: Rows
 
 
-@dataclass(frozen=True)
-class FilterTrial:
+class FilterTrial(NamedTuple):
     """Mean signal quality over models of a filtered benchmark, by where the filter was fitted.
 
     `in_sample` is fitted on the curves that are scored, `held_out` on others. `control_high` is the 97.5th percentile
@@ -155,11 +138,7 @@ def leave_one_group_out(groups: list[str | None], checkpoints: list[int]) -> lis
     rows = [(name, (model, np.arange(checkpoints[model]))) for model, name in enumerate(groups) if name is not None]
     names = sorted({name for name, _ in rows})
     return [
-        Fold(
-            f"without {group}",
-            fit=tuple(row for name, row in rows if name != group),
-            score=tuple(row for name, row in rows if name == group),
-        )
+        Fold(tuple(row for name, row in rows if name != group), tuple(row for name, row in rows if name == group))
         for group in (names if len(names) > 1 else ())
     ]
 
@@ -175,10 +154,10 @@ def disjoint_checkpoints(checkpoints: list[int]) -> list[Fold]:
     fit, score = [], []
     for model, count in enumerate(checkpoints):
         scored = np.arange(count)[::-1][::2][::-1]
-        if scored.size >= MINIMUM_CHECKPOINTS:
+        if scored.size >= quality.MINIMUM_CHECKPOINTS:
             score.append((model, scored))
             fit.append((model, np.setdiff1d(np.arange(count), scored)))
-    return [Fold("alternate checkpoints", tuple(fit), tuple(score))] if fit else []
+    return [Fold(tuple(fit), tuple(score))] if fit else []
 
 
 def judge_filter(fit: Fit, scored: Curves, folds: list[Fold], controls: Controls) -> FilterTrial:
@@ -198,12 +177,13 @@ def judge_filter(fit: Fit, scored: Curves, folds: list[Fold], controls: Controls
     unfiltered, held_out, control, options = 0.0, 0.0, np.zeros(controls.number), controls.options
     for weight, fold in zip(weights, folds, strict=True):
         filter_fitted = fit(fold.fit)
-        curves = _take(scored, fold.score)
+        curves = [scored[model][checkpoints] for model, checkpoints in fold.score]
         unfiltered += weight * mean_quality(curves, np.ones(items, dtype=bool), options)
         held_out += weight * mean_quality(curves, filter_fitted, options)
-        control += weight * random_items_quality(curves, int(filter_fitted.sum()), controls)
-    in_sample = mean_quality(_take(scored, in_sample_rows), in_sample_kept, options)
-    p = exceedance_p(held_out, control)
+        control += weight * quality.random_items_quality(curves, int(filter_fitted.sum()), controls)
+    in_sample_curves = [scored[model][checkpoints] for model, checkpoints in in_sample_rows]
+    in_sample = mean_quality(in_sample_curves, in_sample_kept, options)
+    p = quality.exceedance_p(held_out, control)
     return FilterTrial(
         unfiltered=float(unfiltered),
         in_sample=in_sample,
@@ -217,14 +197,9 @@ def judge_filter(fit: Fit, scored: Curves, folds: list[Fold], controls: Controls
     )
 
 
-def mean_quality(curves: Curves, is_kept: np.ndarray, options: SignalConventions = E2LM) -> float:
+def mean_quality(curves: Curves, is_kept: np.ndarray, options: SignalConventions) -> float:
     """Mean over models of the signal quality of the mean over kept items; NaN where nothing is kept."""
     if not is_kept.any():
         return float("nan")
-    return float(
-        np.mean([signal_quality(values[:, is_kept].mean(axis=1), options).signal_quality for values in curves])
-    )
-
-
-def _take(curves: Curves, rows: Rows) -> Curves:
-    return [curves[model][checkpoints] for model, checkpoints in rows]
+    means = (values[:, is_kept].mean(axis=1) for values in curves)
+    return float(np.mean([quality.signal_quality(mean, options).signal_quality for mean in means]))

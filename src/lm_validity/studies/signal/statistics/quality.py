@@ -1,7 +1,6 @@
-"""Signal quality of learning curves and its uncertainty, scores above chance, rankings of models along training, and
-compliance with what their training data favour."""
+"""Signal quality of learning curves and its uncertainty, rankings of models along training, and compliance with what
+their training data favour."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -9,27 +8,7 @@ from numpy.random import Generator
 from scipy.stats import false_discovery_control, norm, rankdata
 
 from lm_validity.config.sections import E2LM, Convention, Normalisation, SignalConventions, Ties
-from lm_validity.statistics import NORMAL_95, Interval
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Is a score above that of guessing, and from when on?
-#
-# A score x with standard error se is above chance c where (x - c) / se exceeds a normal quantile (one-sided). The
-# normal approximation is poor below about ten right answers, and a standard error says nothing of another training
-# seed. Chance is that of a guess among the choices: a model that always gives one letter can beat it where right
-# answers are unevenly spread over the letters.
-
-
-def above_chance_from(values: np.ndarray, errors: np.ndarray, chance: float) -> int | None:
-    """Index of the first checkpoint from which every score (n,) is above chance by 1.96 standard errors, to the end.
-
-    None where the last one is not. `values` are oriented: higher is better. Since every later checkpoint has to be
-    above chance too, a lucky early one does not count; the point found is rather late than early.
-    """
-    above = values - NORMAL_95 * errors > chance
-    for_good = np.flip(np.logical_and.accumulate(np.flip(above)))
-    return int(np.argmax(for_good)) if for_good.any() else None
-
+from lm_validity.statistics import Interval
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Monotonicity, autocorrelation and signal quality of learning curves.
@@ -48,10 +27,10 @@ MINIMUM_CHECKPOINTS = 8  # by `code`: below it floor(n/4) - 1 = 0, there is no l
 
 # Curves whose spread is below rounding error relative to their level are constant
 _CONSTANT = 1e-12
+Flags = np.ndarray | None  # of curves (...), boolean
 
 
-@dataclass(frozen=True)
-class SignalQuality:
+class SignalQuality(NamedTuple):
     """Scores of a batch of curves; every array has the curves' leading shape.
 
     `rank_correlation` is the unclipped monotonicity in [-1, 1], which shows the inverse curves that
@@ -76,7 +55,7 @@ def is_constant(curves: np.ndarray) -> np.ndarray:
     return np.asarray(np.ptp(curves, axis=-1) <= _CONSTANT * level)
 
 
-def rank_correlation(curves: np.ndarray, ties: Ties = "stable", degenerate: np.ndarray | None = None) -> np.ndarray:
+def rank_correlation(curves: np.ndarray, ties: Ties = "stable", degenerate: Flags = None) -> np.ndarray:
     """1 - 6 sum_j d_j^2 / (n (n^2 - 1)), d_j = j - rank of x_j: in [-1, 1], shape (...) for curves (..., n).
 
     `stable` gives tied scores their ranks in order of training, so a tie counts as an increase (the
@@ -98,9 +77,7 @@ def rank_correlation(curves: np.ndarray, ties: Ties = "stable", degenerate: np.n
     return np.where(np.isnan(curves).any(axis=-1), np.nan, np.where(degenerate, 0.0, result))
 
 
-def autocorrelation(
-    curves: np.ndarray, convention: Convention = "code", degenerate: np.ndarray | None = None
-) -> np.ndarray:
+def autocorrelation(curves: np.ndarray, convention: Convention = "code", degenerate: Flags = None) -> np.ndarray:
     """Mean over lags l of |r(x[l:], x[:n-l])|: in [0, 1] by `code`; shape (...) for curves (..., n).
 
     A lag at which a segment is constant has no correlation and counts as 0. With fewer than eight
@@ -135,13 +112,7 @@ def signal_quality(curves: np.ndarray, options: SignalConventions = E2LM) -> Sig
     correlation = rank_correlation(curves, options.ties, degenerate)
     monotonicity = np.maximum(correlation, 0.0)
     coherence = autocorrelation(curves, options.convention, degenerate)
-    return SignalQuality(
-        monotonicity=monotonicity,
-        autocorrelation=coherence,
-        signal_quality=0.5 * monotonicity + 0.5 * coherence,
-        rank_correlation=correlation,
-        degenerate=degenerate,
-    )
+    return SignalQuality(monotonicity, coherence, 0.5 * monotonicity + 0.5 * coherence, correlation, degenerate)
 
 
 def _pearson(first: np.ndarray, second: np.ndarray, level: np.ndarray, *, centred: bool = False) -> np.ndarray:
@@ -165,6 +136,7 @@ def _pearson(first: np.ndarray, second: np.ndarray, level: np.ndarray, *, centre
 # Uncertainty of curve scores: paired item bootstrap, random choices of items, and curves that drift.
 
 Curves = list[np.ndarray]
+UNLIMITED, SHARE, NOT_NEGATIVE = Interval(-np.inf, np.inf), Interval(0.0, 1.0), Interval(0.0, np.inf)
 # Resamples per matrix product: 100 x 15,000 items of float64 are 12 MB
 _BATCH = 100
 
@@ -182,12 +154,11 @@ def error_covariance(scores: np.ndarray, clusters: np.ndarray | None = None) -> 
         return np.asarray(residual @ residual.T / (items - 1) / items)
     number = int(clusters.max()) + 1
     sums = np.array([np.bincount(clusters, row, number) for row in residual])
-    result = number / (number - 1) * (sums @ sums.T) / items**2
-    return np.asarray(result)
+    return np.asarray(number / (number - 1) * (sums @ sums.T) / items**2)
 
 
 class Controls(NamedTuple):
-    """How many random choices stand beside a filter, from which generator, and the conventions of signal quality."""
+    """How many random draws stand beside a number, from which generator, and the conventions of signal quality."""
 
     generator: Generator
     number: int = 200
@@ -206,9 +177,8 @@ def random_items_quality(curves: Curves, size: int, controls: Controls) -> np.nd
     for row in chosen:
         row[generator.choice(chosen.shape[1], size=size, replace=False)] = 1.0
     # sums of right answers are exact, so that ties between checkpoints stay ties
-    return np.asarray(
-        np.mean([signal_quality(chosen @ scores.T / size, options).signal_quality for scores in curves], axis=0)
-    )
+    means = (chosen @ scores.T / size for scores in curves)
+    return np.asarray(np.mean([signal_quality(mean, options).signal_quality for mean in means], axis=0))
 
 
 def draw_items(items: int, resamples: int, generator: Generator, clusters: np.ndarray | None = None) -> np.ndarray:
@@ -240,9 +210,7 @@ def resample_item_means(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return np.asarray(means / counts.sum(axis=1, dtype=float)[:, None])
 
 
-def resampling_interval(
-    value: float, resampled: np.ndarray, minimum: float = -np.inf, maximum: float = np.inf
-) -> Interval[float]:
+def resampling_interval(value: float, resampled: np.ndarray, limits: Interval[float] = UNLIMITED) -> Interval[float]:
     """From the lower to the higher of two 95% intervals: the resamples' percentiles, and these less twice their bias.
 
     A resampled curve carries the items' noise twice, once from the data and once from the draw, so a score
@@ -251,22 +219,20 @@ def resampling_interval(
     is smooth. Where a curve's score is low by chance it can hardly fall further, so that the bias shows too
     small; moving by twice the bias mends this in part. It held the mean score of newly drawn items in 94% to 100%
     of simulated benchmarks, percentiles alone in 54% to 100%, moved by once the bias in 86% to 100%
-    (docs/reference/signal.md). Bounds are cut to [minimum, maximum]. `resampled` is (resamples,); NaN among them are
-    left out, and without any the bounds are NaN.
+    (docs/reference/signal.md). Bounds are cut to the `limits`. `resampled` is (resamples,); NaN among them are left
+    out, and without any the bounds are NaN.
     """
     resampled = resampled[np.isfinite(resampled)]
     if resampled.size == 0 or not np.isfinite(value):
         return Interval(np.nan, np.nan)
     low, high = np.quantile(resampled, [0.025, 0.975])
     bias = resampled.mean() - value
-    low, high = np.clip([min(low, low - 2 * bias), max(high, high - 2 * bias)], minimum, maximum)
+    low, high = np.clip([min(low, low - 2 * bias), max(high, high - 2 * bias)], *limits)
     # The mean of a very skewed distribution can lie outside its own percentiles
     return Interval(min(float(low), float(value)), max(float(high), float(value)))
 
 
-def walked_quality(
-    curves: Curves, names: list[tuple[str, ...]], draws: int, generator: Generator, options: SignalConventions = E2LM
-) -> np.ndarray:
+def walked_quality(curves: Curves, names: list[tuple[str, ...]], controls: Controls) -> np.ndarray:
     """Signal quality (draws, curves) of each curve (n_c,) with the signs of its steps drawn at random.
 
         x*_1 = x_1,  x*_i = x*_(i-1) + s_i (x_i - x_(i-1)),  s_i = +1 or -1 with probability 1/2
@@ -278,6 +244,7 @@ def walked_quality(
     quality than its own draws: there the p-value is too large, never too small. Curves with too few checkpoints
     give NaN.
     """
+    generator, draws, options = controls
     distinct = dict.fromkeys(name for names_of_curve in names for name in names_of_curve)
     places = {name: position for position, name in enumerate(distinct)}
     signs = generator.integers(2, size=(draws, len(places))) * 2.0 - 1.0
@@ -288,17 +255,6 @@ def walked_quality(
         walks = curve[:1] + np.cumsum(signs[:, rows] * steps, axis=1)
         quality[:, index] = signal_quality(walks, options).signal_quality
     return quality
-
-
-def drawn_around(values: np.ndarray, errors: np.ndarray, draws: int, generator: Generator) -> np.ndarray:
-    """Normal draws (draws, n) around a curve `values` (n,) with standard errors `errors` (n,): x_i + se_i z_i.
-
-    Stands for resampled items where only standard errors are known. The errors are drawn independently, as though
-    every checkpoint had items of its own. Checkpoints share their items, so that their true errors move together and
-    disturb the shape of a curve less: intervals from these draws are too wide, and lie too low for a score that noise
-    lowers.
-    """
-    return values + errors * generator.standard_normal((draws, len(values)))
 
 
 def exceedance_p(observed: float, draws: np.ndarray) -> float:
@@ -325,8 +281,7 @@ class WindowMasks(NamedTuple):
     later: np.ndarray
 
 
-@dataclass(frozen=True)
-class RankingWindows:
+class RankingWindows(NamedTuple):
     """Token windows in billions: base is [low, high), later is [low, high].
 
     With `relative` the windows are scaled from a training of 1000 billion tokens to the last of the given
@@ -349,6 +304,7 @@ class RankingWindows:
 
 E2LM_WINDOWS = RankingWindows(E2LM.base_window, E2LM.later_window)
 MINIMUM_FOR_BLOCKS = 8  # later checkpoints
+STABLE_TAU = 0.8  # a ranking that differs from the final one in one pair of ten
 
 
 def pair_consistency(gap: np.ndarray, windows: WindowMasks) -> np.ndarray:
@@ -464,8 +420,8 @@ def separable_pairs(last: np.ndarray, deviations: np.ndarray) -> np.ndarray:
     return false_discovery_control(2 * norm.sf(z)) <= 0.05
 
 
-def settled_from(curves: np.ndarray, tokens_b: np.ndarray, separable: np.ndarray, threshold: float) -> np.ndarray:
-    """Tokens (...,) from which tau-a over the `separable` pairs (pairs,) of `curves` (..., models, n) stays high.
+def settled_from(curves: np.ndarray, tokens_b: np.ndarray, separable: np.ndarray) -> np.ndarray:
+    """Tokens (...,) from which tau-a over the `separable` pairs (pairs,) of `curves` (..., models, n) stays at .8.
 
     As over all pairs (`agreement_with_last`), but pairs that cannot be told apart at the end have no final order to
     settle into, and stay out: with them, one pair of equal models puts the point at the last checkpoint about every
@@ -473,16 +429,14 @@ def settled_from(curves: np.ndarray, tokens_b: np.ndarray, separable: np.ndarray
     """
     if not separable.any():
         return np.full(curves.shape[:-2], np.nan)
-    return from_then_on(agreement_with_last(curves, separable), tokens_b, threshold)
+    return from_then_on(nearly_final(agreement_with_last(curves, separable)), tokens_b)
 
 
-def settling_interval(
-    curves: np.ndarray, deviations: np.ndarray, tokens_b: np.ndarray, pairs: np.ndarray, threshold: float
-) -> Interval[float]:
+def settling_interval(curves: np.ndarray, errors: np.ndarray, tokens: np.ndarray, pairs: np.ndarray) -> Interval[float]:
     """Tokens at which the order of `curves` (models, n) may have settled at the earliest and at the latest.
 
-    `deviations` (pairs, n) are the standard deviations of the differences of `np.triu_indices(models, 1)`, of which
-    the mask `pairs` (pairs,) count. A difference within 1.96 of them is open. At the earliest every open difference has
+    `errors` (pairs, n) are the standard errors of the differences of `np.triu_indices(models, 1)`, of which the mask
+    `pairs` (pairs,) count. A difference within 1.96 of them is open. At the earliest every open difference has
     the final order, at the latest none has it; a pair that is open at the last checkpoint has no known final order and
     agrees at the earliest and disagrees at the latest. So the interval holds `settled_from` of the scores themselves.
     Resampled scores do not serve: they are noisier, and settle later than the scores that they come from. Each
@@ -493,24 +447,32 @@ def settling_interval(
     gap = (curves[first] - curves[second])[pairs]
     if not len(gap):
         return Interval(np.nan, np.nan)
-    sure = np.abs(gap) > norm.ppf(0.975) * deviations[pairs]
+    sure = np.abs(gap) > norm.ppf(0.975) * errors[pairs]
     agrees = np.sign(gap) * np.sign(gap[:, -1:])
     stays_sure = sure & sure[:, -1:]
     earliest, latest = (np.where(stays_sure, agrees, guess) for guess in (1.0, -1.0))
     latest[:, -1] = 1.0
-    low, high = (float(from_then_on(signs.mean(axis=0), tokens_b, threshold)) for signs in (earliest, latest))
-    return Interval(low, high)
+    taus = (signs.mean(axis=0) for signs in (earliest, latest))
+    return Interval(*(float(from_then_on(nearly_final(tau), tokens)) for tau in taus))
 
 
-def from_then_on(tau: np.ndarray, tokens_b: np.ndarray, threshold: float) -> np.ndarray:
-    """Tokens (...,) from which `tau` (..., n) is at least the threshold to the end; NaN where it is not at the end.
+def nearly_final(tau: np.ndarray) -> np.ndarray:
+    """Whether a ranking is nearly the final one, by their tau-a (..., n).
 
-    The last checkpoint agrees with itself: the last of `tokens_b` (n,) says that the order changed up to the end. Where
-    models tie at the end, tau-a cannot reach 1.
+    The last checkpoint agrees with itself, so that an order that is nearly final from there on changed up to the end.
+    Where models tie at the end, tau-a cannot reach 1.
     """
-    settled = np.flip(np.logical_and.accumulate(np.flip(tau >= threshold - 1e-12, axis=-1), axis=-1), axis=-1)
-    earliest = tokens_b[np.argmax(settled, axis=-1)]
-    return np.where(settled.any(axis=-1), earliest, np.nan)
+    return tau >= STABLE_TAU - 1e-12
+
+
+def from_then_on(holds: np.ndarray, tokens_b: np.ndarray) -> np.ndarray:
+    """Tokens (...,) from which something `holds` (..., n) to the end; NaN where it does not at the end.
+
+    Since it has to hold at every later checkpoint too, a lucky early one does not count; the point found is rather late
+    than early.
+    """
+    for_good = np.flip(np.logical_and.accumulate(np.flip(holds, axis=-1), axis=-1), axis=-1)
+    return np.where(for_good.any(axis=-1), tokens_b[np.argmax(for_good, axis=-1)], np.nan)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -530,9 +492,7 @@ class ScienceLead(NamedTuple):
     gap: np.ndarray
 
 
-def compliance(
-    science: np.ndarray, web: np.ndarray, normalisation: Normalisation = "joint_minmax", chance: float = np.nan
-) -> ScienceLead:
+def compliance(science: np.ndarray, web: np.ndarray, scaling: Normalisation, chance: float = np.nan) -> ScienceLead:
     """Compliance of two curves (..., n) at the same checkpoints, oriented so that higher is better.
 
         gap   = mean_i (science_i - web_i)
@@ -550,19 +510,10 @@ def compliance(
         return ScienceLead(nothing, nothing)
     difference = science - web
     gap = difference.mean(axis=-1)
-    scale = _scale(science, web, normalisation, chance)
+    scale = science - chance if scaling == "above_chance" else np.ones(1)
+    if scaling in ("joint_minmax", "sci_range"):
+        curves = science if scaling == "sci_range" else np.concatenate([science, web], axis=-1)
+        scale = np.ptp(curves, axis=-1, keepdims=True)
     ratio = np.divide(difference, scale, out=np.full(difference.shape, np.nan), where=scale > 0).mean(axis=-1)
     value = np.where((difference == 0).all(axis=-1) & ~np.isnan(scale).any(axis=-1), 0.0, ratio)
     return ScienceLead(np.maximum(value, 0.0), gap)
-
-
-def _scale(science: np.ndarray, web: np.ndarray, normalisation: Normalisation, chance: float) -> np.ndarray:
-    """What differences are divided by, broadcastable against (..., n)."""
-    if normalisation == "none":
-        return np.ones(1)
-    if normalisation == "joint_minmax":
-        return np.asarray(np.ptp(np.concatenate([science, web], axis=-1), axis=-1, keepdims=True))
-    if normalisation == "sci_range":
-        result = np.ptp(science, axis=-1, keepdims=True)
-        return np.asarray(result)
-    return science - chance

@@ -254,7 +254,7 @@ def compute_scores(design: CurveDesign, values: Values, options: SignalConventio
         model: scores_of.signal_quality(values[model][..., design.selected[model]], options) for model in design.curves
     }
     of_scored = [quality[model] for model in design.scored]
-    mean_quality = mean_of_known([found.signal_quality for found in of_scored])
+    mean_quality = mean_of_known([of_model.signal_quality for of_model in of_scored])
     pairs = design.ranking_pairs
     order = _mean_over_sizes(pairs, [scores_of.pair_consistency(pair.gap(values), pair.windows) for pair in pairs])
     leads = [
@@ -262,7 +262,7 @@ def compute_scores(design: CurveDesign, values: Values, options: SignalConventio
     ]
     lead = ScienceLead(mean_of_known([pair.value for pair in leads]), mean_of_known([pair.gap for pair in leads]))
     parts = np.stack(np.broadcast_arrays(mean_quality, order, lead.value), -1)
-    correlation = mean_of_known([found.rank_correlation for found in of_scored])
+    correlation = mean_of_known([of_model.rank_correlation for of_model in of_scored])
     overall = parts @ np.array(options.weights)  # NaN where a part is
     return CurveScores(quality, mean_quality, correlation, order, lead, overall)
 

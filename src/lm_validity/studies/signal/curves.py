@@ -119,7 +119,11 @@ def read_learning_curves(sources: Sources, selection: str) -> LearningCurves:
             STEPS_HINT if unordered else "the signal study needs scores along training.",
         )
     with_curves = {model for by_model in curves.values() for model in by_model}
-    facts = _facts(with_curves, sheet, notes)
+    unlisted = sorted(with_curves - set(sheet["model"]))
+    notes += with_names({"Not in the models sheet, size and architecture unknown: {}.": unlisted})
+    names = [*(model for model in sheet["model"] if model in with_curves), *unlisted]
+    facts = sheet.set_index("model").reindex(names)[["label", *ModelFacts._fields]]
+    facts["label"] = unique_labels(facts["label"], pd.Series(names, index=names))
     notes += [*_gaps(curves), *([] if noise else [NOT_MEASURED])]
     by_benchmark = rows.groupby("benchmark")
     examples, metrics = (by_benchmark[name].first().dropna().to_dict() for name in ("num_fewshot", "metric"))
@@ -194,16 +198,6 @@ def _curves(rows: pd.DataFrame, directions: Mapping[str, float], notes: list[str
     }
     notes += with_names(left_out)
     return curves
-
-
-def _facts(with_curves: set[str], sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-    """What the models sheet says of each model with a curve, in its order."""
-    unlisted = sorted(with_curves - set(sheet["model"]))
-    names = [model for model in sheet["model"] if model in with_curves] + unlisted
-    facts = sheet.set_index("model").reindex(names)[["label", *ModelFacts._fields]]
-    facts["label"] = unique_labels(facts["label"], pd.Series(names, index=names))
-    notes += with_names({"Not in the models sheet, size and architecture unknown: {}.": unlisted})
-    return facts
 
 
 def _gaps(curves: dict[str, dict[str, Curve]]) -> list[str]:

@@ -26,6 +26,7 @@ TOGETHER = Missing("The models are above chance on average, but no model by itse
 NOT_BEFORE_THE_END = Missing("It is not ready before the end of training.")
 ANYWHERE = Missing("Given the noise of scores, the order may settle at any point of the training.")
 TOKENS = "billion_tokens"
+COUNTED = {"nearly_stable_from": "pairs", "settled_from": "separable_pairs"}
 
 
 def signal_rows(data: SignalData) -> Rows:
@@ -160,7 +161,7 @@ def _settling_rows(at: Rows, benchmark: BenchmarkCurves) -> None:
         none = Missing(alignment.reason or too_few)
         at.put("point_tokens", none, TOKENS)
         at.put("separable_pairs", none, "pairs")
-        for name in ("nearly_stable_from", "settled_from"):
+        for name in COUNTED:
             at.put(name, none, TOKENS, {"differences": none})
         return
     curves, tokens = benchmark.at_common_points(benchmark.values), alignment.tokens_b
@@ -171,9 +172,15 @@ def _settling_rows(at: Rows, benchmark: BenchmarkCurves) -> None:
         deviations if isinstance(deviations, Missing) else scores_of.separable_pairs(curves[:, -1], deviations[:, -1])
     )
     equal = base.UNKNOWN_TOKENS if unknown else "No two models can be told apart at the last common point."
-
-    def put(name: str, pairs: np.ndarray | Missing, reason: str, counted: tuple[str, int] | None) -> None:
-        """The tokens from which these pairs keep their final order; the interval is what differences may change."""
+    if unknown:
+        at.put("point_tokens", Missing(base.UNKNOWN_TOKENS), TOKENS)
+    for point, tokens_b in enumerate(() if unknown else tokens, 1):
+        at.put("point_tokens", tokens_b, TOKENS, point=point)
+    tied = base.UNKNOWN_TOKENS if unknown else "Models tie at the last common point: their order cannot settle."
+    told_apart = separable if isinstance(separable, Missing) else int(separable.sum())
+    at.put("separable_pairs", told_apart, "pairs", counted=("pairs", len(every)))
+    # the tokens from which these pairs keep their final order; the interval is what differences may change
+    for name, pairs, reason in (("nearly_stable_from", every, tied), ("settled_from", separable, equal)):
         value: Value = pairs if isinstance(pairs, Missing) else Missing(reason)
         ends: base.Bounds = pairs if isinstance(pairs, Missing) else Missing(reason)
         if not isinstance(pairs, Missing) and np.isfinite(first := scores_of.settled_from(curves, tokens, pairs)):
@@ -181,17 +188,8 @@ def _settling_rows(at: Rows, benchmark: BenchmarkCurves) -> None:
             if not isinstance(deviations, Missing):
                 interval = scores_of.settling_interval(curves, deviations, tokens, pairs)
                 ends = base.known_bounds(*interval, equal)
+        counted = None if isinstance(pairs, Missing) else (COUNTED[name], int(pairs.sum()))
         at.put(name, value, TOKENS, {"differences": ends}, counted=counted)
-
-    if unknown:
-        at.put("point_tokens", Missing(base.UNKNOWN_TOKENS), TOKENS)
-    for point, value in enumerate(() if unknown else tokens, 1):
-        at.put("point_tokens", value, TOKENS, point=point)
-    tied = base.UNKNOWN_TOKENS if unknown else "Models tie at the last common point: their order cannot settle."
-    told_apart = separable if isinstance(separable, Missing) else int(separable.sum())
-    put("nearly_stable_from", every, tied, ("pairs", len(every)))
-    at.put("separable_pairs", told_apart, "pairs", counted=("pairs", len(every)))
-    put("settled_from", separable, equal, None if isinstance(told_apart, Missing) else ("separable_pairs", told_apart))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

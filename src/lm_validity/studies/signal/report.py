@@ -468,9 +468,9 @@ class _Drawn(NamedTuple):
     kind: str
 
 
-def _curve_picture(data: SignalData, benchmark: BenchmarkCurves, points_of_each: int, said: str, kind: str) -> Markup:
+def _curve_picture(data: SignalData, benchmark: BenchmarkCurves, points_of_each: int, ending: str, kind: str) -> Markup:
     """The models' curves below their mean, of a `kind`; the highest and the lowest at the end have their names, as have
-    the reader's own. `said`: the last words of its label."""
+    the reader's own. `ending`: the last words of its label."""
     names, mean, scored, scale = _names(data), benchmark.mean_curve, benchmark.scored, data.progress.scale
     values = {model: benchmark.direction * benchmark.curves[model].values for model in scored}
     training, curves = {model: benchmark.curves[model].progress * scale for model in scored}, dict[str, _Drawn]()
@@ -507,7 +507,7 @@ def _curve_picture(data: SignalData, benchmark: BenchmarkCurves, points_of_each:
         text(x_axis(first), bottom + 15, _amount(first), "", "middle" if powers else "start"),
         text(end, bottom + 15, f"{_amount(last)} {data.progress.words}", "", "end"),
     ]
-    return lines_svg(width, bottom + 19, label + said, *marks, x_axis=x_axis, up=up, unit=data.progress.words)
+    return lines_svg(width, bottom + 19, label + ending, *marks, x_axis=x_axis, up=up, unit=data.progress.words)
 
 
 def _labels(curves: Mapping[str, _Drawn], up: Axis, x: float, apart: float = 12) -> list[Markup]:
@@ -622,13 +622,6 @@ def above_chance(rows: Rows) -> Iterator[Told]:
     yield Told.of(panel, chart, rows, basis, "Each benchmark")
 
 
-def steady_answer(data: SignalData, rows: Rows) -> Answer:
-    """On how many benchmarks scores improve more steadily than a random walk."""
-    lede, chart = steady_lede(data, rows), replace(QUALITY, most=IN_ANSWER).draw(rows)
-    question, basis = "Do scores improve steadily in training?", f"{chart.note} {lede.sentence}"
-    return Answer(question, f"{lede.heading}.", chart.svg, basis=basis, link="The curves")
-
-
 def windows_in_words(data: SignalData) -> str:
     """What ranking consistency compares, and in which windows of training."""
     windows = data.windows
@@ -681,8 +674,10 @@ def signal_page(data: SignalData, rows: Rows) -> Page:
         curves = Picture(
             drawn.svg + Markup('<p class="note">{}</p>').format(drawn.note) + heading + curves.svg, curves.note
         )
-    answered = [*lasting(data, rows), *above_chance(rows)]
-    panels = [None if ready else settling_panel(data, rows), *(panel for panel, _ in answered)]
+    answered, chart = [*lasting(data, rows), *above_chance(rows)], replace(QUALITY, most=IN_ANSWER).draw(rows)
+    question, basis = "Do scores improve steadily in training?", f"{chart.note} {steady.sentence}"
+    answer = Answer(question, f"{steady.heading}.", chart.svg, basis=basis, link="The curves")
+    panels = [None if ready else settling_panel(data, rows), *(pair.panel for pair in answered)]
     return Page(
         name="signal",
         title="Early signal",
@@ -696,5 +691,5 @@ def signal_page(data: SignalData, rows: Rows) -> Page:
         lede=ready or steady,
         picture=curves,
         panels=[panel for panel in panels if panel is not None],
-        answers=[steady_answer(data, rows), *(answer for _, answer in answered)],
+        answers=[answer, *(pair.answer for pair in answered)],
     )

@@ -137,8 +137,8 @@ STEP = "name: x\nbenchmark: b\nfilters:\n  - %s"
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("name: x\nbenchmark: b\nfilters: [positiv_slope]", ["step 1", "did you mean 'positive_slope'"]),
-        ("name: x\nbenchmark: b\nfilters: [{top_share: {shares: 0.5}}]", ["top_share", "did you mean 'share'"]),
+        (STEP % "positiv_slope", ["step 1", "did you mean 'positive_slope'"]),
+        (STEP % "top_share: {shares: 0.5}", ["top_share", "did you mean 'share'"]),
         ("name: x\nbenchmark: b\nfilter: []", ["did you mean 'filters'"]),
         ("name: x\nfilters: [leakage]", ["'benchmark' is missing"]),
         ("name: x\nbenchmark: b\nfilters: {leakage: {}}", ["not a list"]),

@@ -9,37 +9,22 @@ from lm_validity.studies.signal.filters import kinds
 from lm_validity.tables.items import BenchmarkItems, ModelItems
 
 
-def answers(gold_loglikelihoods: dict[str, np.ndarray], tokens=None) -> BenchmarkItems:
-    """Two-choice items with choice 0 gold; the distractor stays at -1. Arrays (checkpoints, items) by model."""
-    items = next(iter(gold_loglikelihoods.values())).shape[1]
-    tokens = np.ones(items) if tokens is None else np.asarray(tokens, dtype=float)
-    lengths = np.stack([tokens, np.ones(items)], axis=1)
+def candidates(of, tokens=None) -> kinds.Candidates:
+    """Documents, or two-choice items with choice 0 gold, of whose log-likelihoods `of` has arrays (checkpoints, items)
+    by model; the distractor stays at -1."""
+    if isinstance(of, pd.DataFrame):
+        return kinds.Candidates(of["doc_id"].to_numpy(), None, of)
+    items = next(iter(of.values())).shape[1]
+    lengths = np.stack([np.array(tokens or [1] * items, dtype=float), np.ones(items)], axis=1)
     models = []
-    for name, gold in gold_loglikelihoods.items():
-        n = len(gold)
-        models.append(
-            ModelItems(
-                model=name,
-                checkpoints=tuple(f"step-{i}" for i in range(n)),
-                iterations=np.arange(1.0, n + 1),
-                tokens_b=np.arange(1.0, n + 1),
-                correct=(gold > -1).astype(float),
-                loglikelihoods=np.stack([gold, np.full_like(gold, -1.0)], axis=-1),
-                tokens=lengths,
-            )
-        )
-    return BenchmarkItems(
-        "toy",
-        np.array([f"test:{i}" for i in range(items)]),
-        np.array(["physics", "law"] * (items // 2) + ["law"] * (items % 2)),
-        np.zeros(items, dtype=int),
-        lengths,
-        tuple(models),
-    )
-
-
-def candidates(of: BenchmarkItems, documents: pd.DataFrame | None = None) -> kinds.Candidates:
-    return kinds.Candidates(of.doc_ids, of, documents)
+    for name, gold in of.items():
+        steps, logits = np.arange(1.0, len(gold) + 1), np.stack([gold, np.full_like(gold, -1.0)], axis=-1)
+        names, correct = tuple(f"step-{step:.0f}" for step in steps), (gold > -1).astype(float)
+        models.append(ModelItems(name, names, steps, steps, correct, loglikelihoods=logits, tokens=lengths))
+    names = np.array([f"test:{i}" for i in range(items)])
+    subjects = np.array(["physics", "law"] * (items // 2) + ["law"] * (items % 2))
+    answers = BenchmarkItems("toy", names, subjects, np.zeros(items, dtype=int), lengths, tuple(models))
+    return kinds.Candidates(names, answers)
 
 
 def documents(rows: list[tuple[str, list[str], int]], **columns) -> pd.DataFrame:
@@ -76,10 +61,7 @@ TEXTS = documents(
     ],
 )
 def test_what_a_filter_keeps(item_filter, of, kept):
-    if isinstance(of, dict):
-        toy = candidates(answers(of, tokens=[1, 1, 8, 1] if of is TWO else None))
-    else:
-        toy = kinds.Candidates(of["doc_id"].to_numpy(), None, of)
+    toy = candidates(of, tokens=[1, 1, 8, 1] if of is TWO else None)
     assert list(np.flatnonzero(item_filter.keep(toy))) == kept
 
 
@@ -100,20 +82,20 @@ def test_what_a_filter_keeps(item_filter, of, kept):
 )
 def test_what_a_filter_lacks_is_named(item_filter, of, words):
     with pytest.raises(InputError, match=words):
-        item_filter.keep(kinds.Candidates(np.array(["test:0"])) if of is None else candidates(answers(of)))
+        item_filter.keep(kinds.Candidates(np.array(["test:0"])) if of is None else candidates(of))
 
 
 def test_length_matched_share_keeps_the_distribution_of_lengths():
     # short answers gain, long ones do not
     gold = np.array([[-2.0] * 8, [-1.0, -1.1, -1.2, -1.3, -2.0, -1.9, -2.0, -2.0]])
-    toy = candidates(answers({"a": gold}, tokens=[1, 1, 1, 1, 9, 9, 9, 9]))
+    toy = candidates({"a": gold}, tokens=[1, 1, 1, 1, 9, 9, 9, 9])
     plain, matched = kinds.TopShare().keep(toy), kinds.TopShare(length_matched=True).keep(toy)
     assert list(plain) == [True] * 4 + [False] * 4
     assert matched[:4].sum() == matched[4:].sum() == 2 and matched[5]
 
 
 def test_random_subsets_depend_on_ids_and_seed_only():
-    toy = candidates(answers({"a": np.zeros((2, 50))}))
+    toy = candidates({"a": np.zeros((2, 50))})
     kept = kinds.RandomSubset(20, seed=1).keep(toy)
     assert kept.sum() == 20 and not np.array_equal(kept, kinds.RandomSubset(20, seed=2).keep(toy))
     order = np.random.default_rng(0).permutation(50)
@@ -122,7 +104,7 @@ def test_random_subsets_depend_on_ids_and_seed_only():
 
 
 def test_filters_compose_and_each_sees_what_is_left():
-    toy = candidates(answers({"a": RISING}))
+    toy = candidates({"a": RISING})
     selection = kinds.keep_items([kinds.Subjects(("law",)), kinds.TopShare(share=0.5)], toy)
     assert selection.doc_ids == ("test:3",)
     assert [(step["before"], step["after"]) for step in selection.steps] == [(4, 2), (2, 1)]
@@ -132,25 +114,17 @@ def test_filters_compose_and_each_sees_what_is_left():
 
 
 def test_leakage_against_its_base_rate():
-    texts = documents(
-        [
-            ("Iron rusts. What rusts?", ["iron", "gold"], 0),
-            ("Which: iron or gold?", ["iron", "gold"], 0),
-            ("What glitters?", ["iron", "gold"], 1),
-            ("Iron is heavy. What glitters?", ["iron", "gold"], 1),
-        ]
-    )
+    golds = {"Iron rusts. What rusts?": 0, "Which: iron or gold?": 0, "What glitters?": 1,
+             "Iron is heavy. What glitters?": 1}  # fmt: skip
+    texts = documents([(context, ["iron", "gold"], gold) for context, gold in golds.items()])
     rates = kinds.leakage_rates(texts)
-    assert rates.gold == pytest.approx(0.5) and rates.distractors == pytest.approx(0.5) and rates.items == 4
-    assert np.isnan(rates.examples)
+    assert (rates.gold, rates.distractors, rates.items) == (0.5, 0.5, 4) and np.isnan(rates.examples)
     # the examples before the question are told apart from the question's own text
     whole = texts.assign(prompt=["Gold glitters.\n\n" + context for context in texts["context"]])
     again = kinds.leakage_rates(whole)
-    golds = [choices[gold] == "gold" for choices, gold in zip(texts["choices"], texts["gold"], strict=True)]
-    assert again.gold == rates.gold and again.examples == pytest.approx(np.mean(golds)) and any(golds)
-    toy = kinds.Candidates(texts["doc_id"].to_numpy(), None, texts)
+    assert (again.gold, again.examples) == (0.5, 0.5)  # gold is the answer of two
     # a prompt that lists every option leaks nothing
-    assert list(kinds.Leakage().keep(toy)) == [False, True, True, True]
+    assert list(kinds.Leakage().keep(candidates(texts))) == [False, True, True, True]
 
 
 def test_readability_by_hand():
@@ -160,24 +134,15 @@ def test_readability_by_hand():
 
 
 def test_quality_gates():
-    rows = [("Is it so?", ["yes", "no"], 0)] * 4
-    texts = documents(
-        rows,
-        dclm=[0.95, 0.1, 0.95, 0.95],
-        cosmo=[0.1, 0.95, 0.1, 0.1],
-        sci=[0.99, 0.99, 0.2, 0.99],
-        tokens=[4, 4, 4, 40],
-    )
-    toy = kinds.Candidates(texts["doc_id"].to_numpy(), None, texts)
+    columns = {"dclm": [0.95, 0.1, 0.95, 0.95], "cosmo": [0.1, 0.95, 0.1, 0.1], "sci": [0.99, 0.99, 0.2, 0.99]}
+    texts = documents([("Is it so?", ["yes", "no"], 0)] * 4, tokens=[4, 4, 4, 40], **columns)
+    toy = candidates(texts)
     open_gates = {"tech": None, "med": None, "edu": None, "readability": None}
     # 13 characters: 4 tokens are 0.31 a character, 40 are 3.1
     assert list(kinds.QualityGates(**open_gates).keep(toy)) == [True, True, False, False]
-    easy = {**open_gates, "readability": 30.0}
-    assert list(kinds.QualityGates(**easy).keep(toy)) == [True, True, False, True]
-    with pytest.raises(InputError, match="no column 'tech'"):
-        kinds.QualityGates().keep(toy)
-    with pytest.raises(InputError, match="needs token counts"):
-        kinds.QualityGates(**open_gates).keep(kinds.Candidates(toy.doc_ids, None, texts.drop(columns="tokens")))
-    with pytest.raises(InputError, match="'test:2', column 'sci'"):
-        holes = texts.assign(sci=[0.99, 0.99, None, 0.99])
-        kinds.QualityGates(**open_gates).keep(kinds.Candidates(toy.doc_ids, None, holes))
+    assert list(kinds.QualityGates(**open_gates | {"readability": 30.0}).keep(toy)) == [True, True, False, True]
+    bad = {"no column 'tech'": ({}, texts), "needs token counts": (open_gates, texts.drop(columns="tokens"))}
+    bad["'test:2', column 'sci'"] = (open_gates, texts.assign(sci=[0.99, 0.99, None, 0.99]))
+    for words, (gates, lacking) in bad.items():
+        with pytest.raises(InputError, match=words):
+            kinds.QualityGates(**gates).keep(candidates(lacking))

@@ -42,8 +42,7 @@ def test_benchmarks_without_scores_under_the_sheets_metric_are_named(rows, found
     sheet = "benchmark,metric,studies\nfacts,acc,\nother,acc_norm,\nabsent,acc,signal\nnot_ours,acc,agreement\n"
     summary = found(both, scores=scores, benchmarks=sheet)
     assert summary.rows.labels("subject", "overall") == ["facts"]
-    assert "other: no score under its metric acc_norm,none; the table has acc,none." in summary.notes
-    assert "Benchmarks of the sheet without any score: absent, not_ours." in summary.notes
+    assert summary.noted("other", "acc_norm,none", "acc,none") and summary.noted("absent, not_ours")
     words = "'facts', column 'metric': no score has the metric 'acc_norm,none'.*'acc,none'"
     with pytest.raises(InputError, match=words):
         found(benchmarks="benchmark,metric\nfacts,acc_norm\n")

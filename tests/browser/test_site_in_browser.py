@@ -15,7 +15,7 @@ from tests.browser.conftest import open_folds, open_page, settle, wait_for
 
 from lm_validity.config.sections import Reports
 from lm_validity.pages.page import Finding, Page, Section, Table, write_page
-from lm_validity.site.first_page import build_site
+from lm_validity.site.first_page import build_site, into_one_file
 from lm_validity.studies.agreement.factors import report_factors
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.models.report import report_models
@@ -121,7 +121,8 @@ def test_a_site_in_one_file_has_all_pages_and_no_dead_link(driver, site, tmp_pat
     """The file alone in a folder: to a page and back, folds and figures there, every link leads to a page."""
     folder = site.parent.parent.parent
     built, alone = tmp_path_factory.mktemp("built"), tmp_path_factory.mktemp("mailed")
-    build_site([folder / name for name in STUDIES], built, missing=[HOSTILE], single_file=True)
+    build_site([folder / name for name in STUDIES], built, missing=[HOSTILE])
+    into_one_file(built)
     shutil.copy(built / "index.html", alone / "site.html")
     driver.get_log("browser")
     driver.get((alone / "site.html").as_uri())

@@ -20,7 +20,7 @@ from lm_validity.config.sections import Configuration
 from lm_validity.config.sheets import read_pool
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import check_file, replaced_folder, write_json
-from lm_validity.monitor.check import failed_cells, manifests_digest, outdated_cells, set_aside
+from lm_validity.monitor import check
 from lm_validity.monitor.render import describe_plans
 from lm_validity.run import inputs
 from lm_validity.run.cell import CellT, label
@@ -236,17 +236,18 @@ def check_cells(configfile: Path = DEFAULT, output: Path | None = None, after_er
     run = load_planned_run(configfile)
     workspace = Workspace(run)
     grid = workspace.grid
-    failed, manifests = failed_cells(grid)
+    unfinished = check.unfinished_cells(grid)
+    failed = [entry for entries in unfinished.values() for entry in entries if entry.status == "failed"]
     if not after_error or failed:
         write_failures(run, failed)
     for entry in failed:
         say(f"failed cell: {label(entry.cell)}: {entry.error} Hint: {entry.hint}")
-    outdated = outdated_cells(workspace)
+    outdated = check.outdated_cells(workspace)
     for cell, reason in outdated.items():
         say(f"cell of another recipe: {label(cell)}: {reason}. Hint: run the workflow again, which computes it anew.")
-    manifests |= {grid.manifest_of(cell) for cell in outdated}
-    set_aside(manifests)
-    if failed or manifests:
+    manifests = {*unfinished, *map(grid.manifest_of, outdated)}
+    check.set_aside(manifests)
+    if manifests:
         say(
             f"{count(len(failed), 'cell')} failed, {len(outdated)} of another recipe. "
             f"{count(len(manifests), 'manifest')} of them, or of cells that depend on them, set aside. Remove the "
@@ -261,7 +262,7 @@ def check_cells(configfile: Path = DEFAULT, output: Path | None = None, after_er
             raise InputError(f"{missing[0]}: no such file.", "run the workflow to its end first.")
         check_file(output, ('"cells"', '"failed"', '"manifests"'))
         cells = sum(len(job.cells) for job in grid.jobs.values())
-        write_json(output, {"cells": cells, "failed": 0, "manifests": manifests_digest(grid)})
+        write_json(output, {"cells": cells, "failed": 0, "manifests": check.manifests_digest(grid)})
 
 
 @command(root)

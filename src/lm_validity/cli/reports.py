@@ -3,10 +3,11 @@
 Reports read tables only, so they also run on published or imported scores."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
 from shlex import join, quote
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -60,6 +61,18 @@ def _folder_of(output: Path, command: str, *inputs: Path | None) -> Iterator[Pat
         write_html(read_page(folder / "page.json"), folder, source=made_from(inputs))
 
 
+def _report(
+    name: str, output: Path, scores: Path, tables: Sequence[Path | None], *inputs: Path | None, **options: object
+) -> None:
+    """Write a report of tables: `scores`, and those that follow in `Sources`. `inputs`: what else it is made from;
+    `options`: what its function takes further."""
+    from lm_validity.site.report import FUNCTIONS
+    from lm_validity.tables.counted import Sources
+
+    with _folder_of(output, f"report {name}", scores, *inputs) as folder:
+        resolve_name(f"lm_validity.{FUNCTIONS[name]}")(Sources(scores, *tables), folder, **options)
+
+
 @command(app, "DIR_OR_FILES...", PathsCommand)
 def report_site(
     results: list[Path], output: Path = Path("report"), single_file: bool = False, models: Path | None = None,
@@ -74,14 +87,13 @@ def report_site(
     For example `lm-validity report results/`, then open report/index.html; of both protocols, in a file that can be
     mailed, `lm-validity report direct=base/ train_before_test=tuned/ -o site --single-file`.
     """
-    from lm_validity.site.report import Given
-    from lm_validity.site.report import report_site as write
+    from lm_validity.site import gather, report
 
     files = _files(results, model, protocol, prepared_on, columns, reading, strict=strict)
     agreement, section = Agreement(groups=tuple(dict.fromkeys(group or ()))), Reports(resamples=resamples)
-    inputs = Given(models, benchmarks, beside, files.options, section, plan=plan, agreement=agreement)
+    inputs = gather.Given(models, benchmarks, beside, files.options, section, plan=plan, agreement=agreement)
     inputs = replace(inputs, single_file=single_file, mix_versions=mix_versions, since=since, without=without)
-    write(files.paths, output, inputs, say)
+    report.report_site(files.paths, output, inputs, say)
     say_findings(output, site_reports(output), quote(str(output)))
 
 
@@ -92,11 +104,9 @@ def agreement(
     items: Path | None = None, selections: Path | None = None, plan: Path | None = None,
 ) -> None:  # fmt: skip
     """Do the benchmarks agree on which model is better, under direct evaluation and train before test?"""
-    from lm_validity.studies.agreement.report import report_agreement
-    from lm_validity.tables.counted import Sources
-
-    with _folder_of(output, "report agreement", scores, items, selections) as folder:
-        report_agreement(Sources(scores, models, benchmarks, items, plan), folder, section, selections, cards)
+    tables = [models, benchmarks, items, plan]
+    further = {"section": section, "selections": selections, "cards": cards}
+    _report("agreement", output, scores, tables, items, selections, **further)
 
 
 @command(app)
@@ -105,11 +115,7 @@ def factors(
     scores: Path, models: Path, benchmarks: Path, output: Path, section: Reports, plan: Path | None = None
 ) -> None:
     """How many factors does the score matrix have, and what is the first?"""
-    from lm_validity.studies.agreement.factors import report_factors
-    from lm_validity.tables.counted import Sources
-
-    with _folder_of(output, "report factors", scores) as folder:
-        report_factors(Sources(scores, models, benchmarks, plan=plan), folder, section)
+    _report("factors", output, scores, [models, benchmarks, None, plan], section=section)
 
 
 @command(app, "models")
@@ -117,11 +123,7 @@ def models_in_order(
     scores: Path, models: Path, benchmarks: Path, output: Path, items: Path | None = None, plan: Path | None = None
 ) -> None:
     """Which model is best, which are not told apart, and which beats which?"""
-    from lm_validity.studies.models.report import report_models
-    from lm_validity.tables.counted import Sources
-
-    with _folder_of(output, "report models", scores, items) as folder:
-        report_models(Sources(scores, models, benchmarks, items, plan), folder)
+    _report("models", output, scores, [models, benchmarks, items, plan], items)
 
 
 @command(app)
@@ -131,12 +133,8 @@ def readiness(
     plan: Path | None = None,
 ) -> None:  # fmt: skip
     """Does a group of models lead at equal compute, and is it ahead once all are prepared for the test?"""
-    from lm_validity.studies.agreement.readiness import report_readiness
-    from lm_validity.tables.counted import Sources
-
     named = section.model_copy(update={"groups": tuple(dict.fromkeys(group))}) if group else section
-    with _folder_of(output, "report readiness", scores) as folder:
-        report_readiness(Sources(scores, models, benchmarks, plan=plan), folder, named)
+    _report("readiness", output, scores, [models, benchmarks, None, plan], section=named)
 
 
 @command(app)
@@ -146,11 +144,7 @@ def screening(
     plan: Path | None = None,
 ) -> None:  # fmt: skip
     """Which candidate benchmarks are usable, and why the others are not."""
-    from lm_validity.studies.agreement.benchmarks import report_screening
-    from lm_validity.tables.counted import Sources
-
-    with _folder_of(output, "report screening", scores, results) as folder:
-        report_screening(Sources(scores, models, benchmarks, plan=plan), folder, section, results)
+    _report("screening", output, scores, [models, benchmarks, None, plan], results, section=section, results=results)
 
 
 @command(app)
@@ -160,11 +154,7 @@ def signal(
     items: Path | None = None,
 ) -> None:  # fmt: skip
     """Does a benchmark tell you anything early in training?"""
-    from lm_validity.studies.signal.report import report_signal
-    from lm_validity.tables.counted import Sources
-
-    with _folder_of(output, "report signal", scores, items) as folder:
-        report_signal(Sources(scores, models, benchmarks, items), folder, section)
+    _report("signal", output, scores, [models, benchmarks, items], items, section=section)
 
 
 @command(app)
@@ -186,12 +176,8 @@ def report_items(
     models: Path | None = None,
 ) -> None:  # fmt: skip
     """How finely do the benchmarks tell models apart, and which items work against them?"""
-    from lm_validity.studies.items.report import report_items as write
-    from lm_validity.tables.counted import Sources
-
     texts = tuple(documents or ())
-    with _folder_of(output, "report items", scores, items, *texts) as folder:
-        write(Sources(scores, models, benchmarks, items), folder, texts)
+    _report("items", output, scores, [models, benchmarks, items], items, *texts, documents=texts)
 
 
 @command(root)
@@ -204,8 +190,8 @@ def compare(
     """Is B better than A, worse, or not worse by more than a margin?"""
     from lm_validity.site import compare as verdicts
 
-    for file in filter(None, (markdown, junit)):
-        check_file(file, [verdicts.MARK])
+    for written_file in filter(None, (markdown, junit)):
+        check_file(written_file, [verdicts.MARK])
     options = _files([], columns=columns).options
     request = verdicts.Comparing(at, margin, mix_versions, self_check, benchmarks, for_page=output is not None)
     compared = verdicts.compare(model_a, model_b, scores or folder, replace(request, options=options), items)
@@ -213,10 +199,9 @@ def compare(
         inputs = [scores, folder, items, benchmarks, *filter(Path.exists, map(Path, (model_a, model_b)))]
         with _folder_of(output, "compare", *inputs) as written:
             verdicts.write_page(compared, written)
-    if markdown is not None:
-        verdicts.write_markdown(compared, markdown)
-    if junit is not None:
-        verdicts.write_junit(compared, junit)
+    for template, file in (("compare.md.j2", markdown), ("junit.xml.j2", junit)):
+        if file is not None:
+            verdicts.write_for_pipeline(compared, template, file)
     say(*verdicts.terminal_lines(compared), *([] if output is None else [f"Page: {output / 'index.html'}"]))
     if gate:
         is_open = compared.decision == "not known" and unknown is not None

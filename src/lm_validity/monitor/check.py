@@ -11,7 +11,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import is_folder, split_revision
@@ -207,22 +206,14 @@ def existing_entries(grid: Grid) -> Iterator[tuple[str, list[Entry] | None]]:
                 yield path, entries if cells & {entry.cell for entry in entries} else None
 
 
-class FailedCells(NamedTuple):
-    """The cells that caused their own failure, and every manifest that holds a failed or missing cell."""
-
-    entries: list[Entry]
-    manifests: set[str]
-
-
-def failed_cells(grid: Grid) -> FailedCells:
-    """The cells that caused their own failure, and every manifest that holds a failed or missing cell."""
-    failed, manifests = [], set()
+def unfinished_cells(grid: Grid) -> dict[str, list[Entry]]:
+    """The failed and missing cells by manifest; none of a manifest that cannot be read."""
+    unfinished = {}
     for path, entries in existing_entries(grid):
         broken = [entry for entry in entries or () if entry.status != "done"]
         if broken or entries is None:
-            manifests.add(path)
-        failed += [entry for entry in broken if entry.status == "failed"]
-    return FailedCells(failed, manifests)
+            unfinished[path] = broken
+    return unfinished
 
 
 def remove_manifests(paths: Iterable[str]) -> None:
@@ -392,12 +383,10 @@ def leases(run: Run, *, stale: bool) -> list[Problem]:
 
 def orphan_problems(run: Run) -> list[Problem]:
     """Slurm jobs that a killed Snakemake left behind."""
+    left = "left by a Snakemake that is no longer running"
+    way = "let it finish, a new run waits for its cells; or `scancel {0.id}`"
     return [
-        Problem(
-            f"Slurm job {job.id} ({job.comment}, {job.state})",
-            "left by a Snakemake that is no longer running",
-            f"let it finish, a new run waits for its cells; or `scancel {job.id}`",
-        )
+        Problem(f"Slurm job {job.id} ({job.comment}, {job.state})", left, way.format(job))
         for job in orphan_jobs(run.results)
     ]
 

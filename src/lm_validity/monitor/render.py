@@ -146,8 +146,6 @@ def render_page(
     failed = [entry for entry in state.cells if entry.state == "failed"]
     return from_template(
         "status.html.j2",
-        navigation=[],
-        missing=[],
         title=title,
         heading=f"{so_far.done:,} of {so_far.cells:,} cells are done" + f", {len(failed):,} failed" * bool(failed),
         written=time.strftime("%Y-%m-%d %H:%M:%S"),

@@ -125,6 +125,9 @@ class RunState:
         return None if entry is not None and entry.status == "done" else self._failures.get(cell)
 
 
+HOUR = 3600.0  # seconds
+
+
 class Progress(NamedTuple):
     """How far a run is. Work is in expected seconds; rate in cells per hour over the last `window` seconds (null where
     nothing was finished in it), `remaining_seconds` from the work done in it."""
@@ -136,38 +139,23 @@ class Progress(NamedTuple):
     remaining_seconds: float | None
 
 
-def _alike(cell: Cell) -> float:
-    return 1.0
-
-
-def progress(
-    states: list[CellState], weight: Callable[[Cell], float] = _alike, now: float | None = None, window: float = 3600.0
-) -> Progress:
-    """Cells done, rate, and the time that the rest takes at the rate of the last `window` seconds.
+def progress(states: list[CellState], weight: Callable[[Cell], float], now: float | None = None) -> Progress:
+    """Cells done, rate, and the time that the rest takes at the rate of the last hour.
 
     weight: expected seconds of a cell, so that an hour of short evaluations does not promise fast fine-tunes.
-    A run that began within the window is measured from its first finished cell; cells that two entries share count
-    once.
+    A run that began within the hour is measured from its first finished cell; cells that two entries share count once.
     """
-    now = time.time() if now is None else now
+    now, window = time.time() if now is None else now, HOUR
     computed = [state for state in states if rule_of(state.cell).in_store]
-    recent = sorted(
-        (
-            (state.finished, weight(state.cell))
-            for state in computed
-            if state.finished and state.finished > now - window
-        ),
-        key=lambda pair: pair[0],
-    )
-    computed_before = any(state.finished and state.finished <= now - window for state in computed)
-    if recent and not computed_before:  # the first cell only starts the clock
-        window, recent = now - recent[0][0], recent[1:]
+    finished = sorted((state.finished, weight(state.cell)) for state in computed if state.finished)
+    recent = [weight_of_cell for moment, weight_of_cell in finished if moment > now - window]
+    if recent and len(recent) == len(finished):  # the first cell only starts the clock
+        window, recent = now - finished[0][0], recent[1:]
     done = sum(state.state == "done" for state in states)
-    work_left = sum(weight(state.cell) for state in computed if state.state != "done")
+    work, work_left = sum(recent), sum(weight(state.cell) for state in computed if state.state != "done")
     if not recent or window <= 0:
         return Progress(done, len(states), window, None, 0.0 if done == len(states) else None)
-    work = sum(weight_of_cell for _, weight_of_cell in recent)
-    return Progress(done, len(states), window, len(recent) / window * 3600, work_left / work * window if work else None)
+    return Progress(done, len(states), window, len(recent) / window * HOUR, work_left / work * window if work else None)
 
 
 def _list_store(root: Path) -> dict[str, float]:
@@ -223,8 +211,8 @@ def controller_since(results: Path) -> float | None:
         return None
     if record["host"] == socket.gethostname() and not is_alive(record["pid"], record["started"]):
         return None
-    result: float | None = record["since"]
-    return result
+    since: float | None = record["since"]
+    return since
 
 
 def orphan_jobs(results: Path) -> list[SlurmJob]:

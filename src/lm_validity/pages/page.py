@@ -454,6 +454,7 @@ def render(document: PageDocument, navigation: Links = (), missing: Sequence[str
 def from_template(template: str, **values: object) -> str:
     """The HTML of a template beside this module, which extends `base.html.j2`: `navigation`, `missing`, `title`."""
     inserted = {"style": asset("page.css"), "script": asset("page.js"), "current": "", "source": "",
+                "navigation": (), "missing": (),
                 "version": metadata.version("lm-validity"), "date": date.today().isoformat()}  # fmt: skip
     return environment().get_template(template).render(**inserted | values)
 

@@ -28,8 +28,7 @@ from lm_validity.files import absent, write_text
 from lm_validity.pages.page import from_template
 from lm_validity.results.put import Rows
 from lm_validity.results.sections import write_rows
-from lm_validity.site.gather import BENCHMARKS, MODELS, NO_ERRORS, Gathered, gather, table_kind
-from lm_validity.site.guess import guess_benchmarks
+from lm_validity.site.gather import BENCHMARKS, MODELS, NO_ERRORS, Gathered, gather, guess_benchmarks, table_kind
 from lm_validity.studies.items import compare as items_compare
 from lm_validity.studies.items.answers import model_answers
 from lm_validity.studies.items.compare import Comparison, Judged, Margin, Margins, to_decide, verdict_words
@@ -440,17 +439,9 @@ def write_page(compared: Compared, output: Path) -> None:
         flips.to_csv(output / "tables" / "flipped_items.csv", index=False)
 
 
-def write_markdown(compared: Compared, path: Path) -> None:
-    """A comment for a pull request: the verdict, what differs, and a table."""
-    write_text(path, _from_template("compare.md.j2", compared))
-
-
-def write_junit(compared: Compared, path: Path) -> None:
-    """A test case for each benchmark and one for all together: worse is a failure, not known is skipped."""
-    write_text(path, _from_template("junit.xml.j2", compared))
-
-
-def _from_template(template: str, compared: Compared) -> str:
+def write_for_pipeline(compared: Compared, template: str, path: Path) -> None:
+    """What a pipeline shows, by its template: `compare.md.j2` is a comment for a pull request, `junit.xml.j2` has a
+    test case for each benchmark and one for all together: worse is a failure, not known is skipped."""
     decisions = [judgement.verdict.decision for judgement in compared.judgements]
     words = {"verdict_words": verdict_words, "to_decide": to_decide, "mark": MARK}
-    return from_template(template, compared=compared, decisions=decisions, **words)
+    write_text(path, from_template(template, compared=compared, decisions=decisions, **words))

@@ -30,7 +30,8 @@ from lm_validity.files import read_json, replace_file, write_json, write_text
 from lm_validity.run.scoring import named_files
 from lm_validity.site.cards.card import FOLDER as CARDS
 from lm_validity.site.cards.card import folder_name
-from lm_validity.site.report import Given, report_site
+from lm_validity.site.gather import Given
+from lm_validity.site.report import report_site
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.metrics import PREFERRED, metric_direction
 from lm_validity.tables.schema import ITEMS, SCORES, SELECTIONS

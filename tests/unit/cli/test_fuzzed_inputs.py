@@ -6,6 +6,7 @@
 
 import copy
 import gzip
+import itertools
 import json
 import random
 import re
@@ -48,18 +49,15 @@ def result_file(random_: random.Random) -> dict:
         "n-shot": {"quiz": 5, "arc": 0},
         "n-samples": {"quiz": {"original": 100, "effective": 100}},
         "higher_is_better": {"quiz": {"acc": True}},
-        "config": {
-            "model": "hf",
-            "model_args": "pretrained=org/a,revision=step1000",
-            "model_num_parameters": 10,
-            "limit": None,
-        },
+        "config": {"model": "hf", "model_args": "pretrained=org/a,revision=step1000", "model_num_parameters": 10,
+                   "limit": None},
         "date": 1.7e9,
         "model_name": f"org/m{random_.randrange(4)}",
-    }
+    }  # fmt: skip
 
 
 def evaluation(random_: random.Random) -> dict:
+    metric = {"metric_id": "acc", "lower_is_better": False, "additional_details": {"num_fewshot": "5"}}
     return {
         "schema_version": "0.2.0",
         "evaluation_timestamp": "1700000000",
@@ -68,11 +66,7 @@ def evaluation(random_: random.Random) -> dict:
         "evaluation_results": [
             {
                 "evaluation_name": name,
-                "metric_config": {
-                    "metric_id": "acc",
-                    "lower_is_better": False,
-                    "additional_details": {"num_fewshot": "5"},
-                },
+                "metric_config": dict(metric),
                 "score_details": {
                     "score": random_.random(),
                     "uncertainty": {"standard_error": {"value": 0.01}, "num_samples": 100},
@@ -116,22 +110,11 @@ def table(random_: random.Random) -> list[list[object]]:
     """Rows of a long table, or of a wide one."""
     names = [f"m{i}" for i in range(4)]
     if random_.random() < 0.5:
-        header: list[object] = [
-            "model",
-            "benchmark",
-            "value",
-            "stderr",
-            "n_items",
-            "protocol",
-            "num_fewshot",
-            "iteration",
-        ]
+        header = ["model", "benchmark", "value", "stderr", "n_items", "protocol", "num_fewshot", "iteration"]
         rows = [[m, b, random_.random(), 0.01, 100, "direct", 0, 10] for m in names for b in ("quiz", "arc", "piqa")]
         return [header, *rows]
-    return [
-        ["model", "params_b", "quiz", "arc", "piqa"],
-        *([m, 1.5, *(random_.random() for _ in range(3))] for m in names),
-    ]
+    rows = [[m, 1.5, *(random_.random() for _ in range(3))] for m in names]
+    return [["model", "params_b", "quiz", "arc", "piqa"], *rows]
 
 
 def mutated(value: object, random_: random.Random) -> object:
@@ -197,20 +180,9 @@ def put(path: Path, content: object, random_: random.Random) -> None:
 
 def parquet(path: Path, random_: random.Random) -> None:
     rng = np.random.default_rng(random_.randrange(2**32))
-    rows = [
-        {
-            "model": m,
-            "benchmark": b,
-            "protocol": p,
-            "value": rng.random(),
-            "stderr": 0.01,
-            "n_items": 100,
-            "metric": "acc,none",
-        }
-        for m in ("m0", "m1", "m2", "m3")
-        for b in ("quiz", "arc")
-        for p in PROTOCOLS
-    ]
+    common = {"stderr": 0.01, "n_items": 100, "metric": "acc,none"}
+    keys = itertools.product(("m0", "m1", "m2", "m3"), ("quiz", "arc"), PROTOCOLS)
+    rows = [{"model": m, "benchmark": b, "protocol": p, "value": rng.random(), **common} for m, b, p in keys]
     for _ in range(random_.choice((0, 1, 2))):
         row, column = random_.choice(rows), random_.choice([*rows[0], "seed", "iteration", "checkpoint"])
         number = SCORES.field(column).type in ("double", "int64")
@@ -242,7 +214,7 @@ def fuzzed(folder: Path, number: int) -> list[str]:
     if kind == "any":
         name, make = FILES[random_.choice(list(FILES))]
         put(folder / name, make(random_), random_)
-        more = random_.choice(((), (), ("--protocol", "train_before_test"), ("--errors-from-items",), ("--strict",)))
+        more = random_.choice(((), (), ("--protocol", "train_before_test"), ("--prepared-on", "quiz"), ("--strict",)))
         return ["import", name, "--output", "out", *more]
     if kind in ("folder", "report"):
         (folder / "in").mkdir()

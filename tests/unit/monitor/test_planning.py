@@ -137,7 +137,7 @@ def test_unplanned_is_not_missing(planned):
     assert set(zip(trained.model, trained.benchmark, strict=True)) == set(PLANNED) and not merger.missing
     rest = unplanned_pairs(planned)
     assert len(rest) == 6 and "12 of 18" in describe_plan(planned) and "in 1 round." in describe_plan(planned)
-    so_far = progress(state.cells)
+    so_far = progress(state.cells, lambda cell: 1.0)
     assert describe_plan(planned) in render_summary(state, so_far)
     rows = [line.split() for line in render_matrix(state.cells, rest).splitlines()]
     assert ["oak-m", "#", "-", "-"] in rows and ["oak-s", "#", "#", "#"] in rows

@@ -9,16 +9,30 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.unit.monitor.conftest import run_all
 
 from lm_validity.config.load import load_run
-from lm_validity.monitor.render import describe_progress, render_matrix, render_page, render_summary
+from lm_validity.monitor.render import (
+    computation_page,
+    count_spent,
+    describe_progress,
+    render_matrix,
+    render_page,
+    render_summary,
+)
 from lm_validity.monitor.status import CellState, RunState, progress
 from lm_validity.run import workspace
 from lm_validity.run.cell import BenchmarkCell
-from lm_validity.run.store import hold_lease
+from lm_validity.run.store import Store, hold_lease
 
 CELLS = {"evaluate_model": 42, "finetune_adapter": 42, "select_prompt": 3, "select_adapter": 18, "evaluate_adapter": 18}
 ONE = BenchmarkCell("finetune_adapter", "oak-m", "riddles", None, "plain", "1e-5", 0)
+
+
+def alike(cell) -> float:
+    return 1.0
+
+
 numbers = re.compile(r"\d+(?:\.\d+)?").findall
 
 
@@ -71,13 +85,11 @@ def test_a_failed_cell_is_named_with_its_error(made_up):
     scores = json.loads(Path("replay/scores.json").read_text())
     del scores["direct_eval"]["sums"]["made-up/Oak-M"]
     Path("replay/scores.json").write_text(json.dumps(scores))
-    from tests.unit.monitor.conftest import run_all
-
     run_all(made_up)
     state = RunState(made_up)
     failed = [one for one in state.cells if one.state == "failed"]
     assert [one.cell.name for one in failed] == ["sums.final.plain.validation", "sums.final.plain.test"]
-    text = render_summary(state, progress(state.cells))
+    text = render_summary(state, progress(state.cells, alike))
     assert "failed: evaluate_model/oak-m/sums.final.plain.test: replay/scores.json: " in text
     # what stands on it cannot be there, and is not counted as failed by its own fault
     assert state.counts["select_adapter"] == {"done": 17, "missing": 1, "running": 0, "failed": 0, "stale": 0}
@@ -86,7 +98,7 @@ def test_a_failed_cell_is_named_with_its_error(made_up):
 def test_the_page_shows_each_square_and_escapes(made_up):
     scores = json.loads(Path("replay/scores.json").read_text())
     run_state = RunState(made_up)
-    so_far = progress(run_state.cells)
+    so_far = progress(run_state.cells, alike)
     run_state.cells[0] = run_state.cells[0]._replace(state="failed", error="<script>alert(1)</script>")
     page = render_page("a <b> run", run_state, so_far, refresh=30)
     assert "<script>alert" not in page and "&lt;script&gt;alert(1)" in page and "a &lt;b&gt; run" in page
@@ -105,11 +117,11 @@ def test_a_square_leads_to_the_log_of_what_failed(made_up):
         logs[-1].parent.mkdir(parents=True, exist_ok=True)
         logs[-1].write_text("the log")
     state.cells[state.cells.index(cells[0])] = cells[0]._replace(state="failed", error="no")
-    page = render_page("run", state, progress(state.cells), folder=made_up.results / "pages")
+    page = render_page("run", state, progress(state.cells, alike), folder=made_up.results / "pages")
     relative = f"../{logs[0].relative_to(made_up.results).as_posix()}"
     assert page.count(f'href="{relative}"') >= 2, "in the list of failed cells and at the square"
     assert "1 failed" in page.split("</h1>")[0]
-    nowhere = render_page("run", state, progress(state.cells), folder=Path("elsewhere"))
+    nowhere = render_page("run", state, progress(state.cells, alike), folder=Path("elsewhere"))
     assert relative not in nowhere and logs[0].name in nowhere
 
 
@@ -138,11 +150,11 @@ def test_rate_and_finish_are_those_of_the_last_hour():
     """10 cells in the last hour, 20 left: two hours; an older cell only says that the run is older."""
     now = 100_000.0
     recent = [now - 360 * number for number in range(10)]
-    found = progress(states(now - 9000, *recent, missing=20), now=now)
+    found = progress(states(now - 9000, *recent, missing=20), alike, now)
     assert found.rate == 10 and found.remaining_seconds == pytest.approx(7200)
     assert numbers(describe_progress(found, now))[:6] == ["11", "31", "35.5", "10.0", "60", "2.0"]
     # a run that began ten minutes ago is measured from its first cell
-    young = progress(states(now - 600, now - 300, now, missing=4), now=now)
+    young = progress(states(now - 600, now - 300, now, missing=4), alike, now)
     assert young.window == 600 and young.rate == 12 and young.remaining_seconds == pytest.approx(1200)
 
 
@@ -157,9 +169,9 @@ def test_work_rather_than_number_of_cells_gives_the_finish():
 
 
 def test_without_recent_cells_there_is_no_rate():
-    found = progress(states(1.0, missing=1), now=100_000.0)
+    found = progress(states(1.0, missing=1), alike, 100_000.0)
     assert (found.rate, found.remaining_seconds, numbers(describe_progress(found))) == (None, None, ["1", "2", "50.0"])
-    assert numbers(describe_progress(progress(states(1.0), now=100_000.0))) == ["1", "1", "100.0"]
+    assert numbers(describe_progress(progress(states(1.0), alike, 100_000.0))) == ["1", "1", "100.0"]
 
 
 def test_finished_cells_are_found_without_opening_their_manifests(built, monkeypatch):
@@ -171,3 +183,26 @@ def test_finished_cells_are_found_without_opening_their_manifests(built, monkeyp
     assert total(built)["done"] == sum(CELLS.values())
     assert opened and {path.split("/")[3] for path in opened} == {"select_prompt", "select_adapter"}
     assert len(opened) == len(set(opened)) == 7
+
+
+def commit(store: Store, name: str, counters: dict | None, rule: str = "evaluate_model", **more) -> None:
+    cell = BenchmarkCell(rule, "m", name, "final", "plain", split="test")
+    sidecar = {"wall_seconds": 1800.0, "counters": {"by_phase": counters}} if counters is not None else {}
+    store.commit(store.address(cell, {"name": name}), {}, sidecar | more, lambda folder: None)
+
+
+def test_counters_are_summed_by_rule(tmp_path):
+    store = Store(tmp_path)
+    assert computation_page(count_spent(store)) is None
+    commit(store, "replayed", None)
+    assert computation_page(count_spent(store)) is None
+    commit(store, "a", {"load": {"model_loads": 1}, "test": {"evaluate_passes": 1, "forward_tokens": 500}})
+    commit(store, "b", {"test": {"evaluate_passes": 1, "forward_tokens": 700, "truncated_requests": 2}})
+    train = {"train": {"optimizer_steps": 30}, "validation": {"evaluate_passes": 5}}
+    commit(store, "c", train, rule="finetune_adapter", truncated_texts=3)
+    page = computation_page(count_spent(store))
+    (finding,) = page.findings  # cells, hours, model loads, passes, optimizer steps; texts that were cut
+    assert (numbers(finding.sentence), numbers(finding.basis)) == (["4", "1.50", "1", "7", "30"], ["5"])
+    frame = page.sections[0].tables[0].frame.set_index("job")
+    assert frame.loc["score models", ["cells", "hours", "forward_tokens", "cut"]].tolist() == [3, 1.0, 1200, 2]
+    assert frame.loc["fine-tune", ["cells", "evaluate_passes", "cut"]].tolist() == [1, 5, 3]

@@ -3,15 +3,13 @@
 import itertools
 import json
 from dataclasses import replace
-from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from lm_validity.config.sections import Cards, Reports
+from lm_validity.config.sections import Cards
 from lm_validity.files import write_json
 from lm_validity.pages.page import Page
 from lm_validity.results.put import Rows
@@ -32,11 +30,8 @@ from lm_validity.site.cards.values import (
     make_verdict,
     sentence_of,
     shown,
-    tokens_words,
     value_of,
 )
-from lm_validity.studies.agreement.report import report_agreement
-from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, write_table
 from lm_validity.words import Missing
 
@@ -119,15 +114,15 @@ def test_a_rule_says_yes_no_or_that_it_is_not_known(numbers, key, outcome):
     assert outcomes(**numbers)[key.replace("__", ".")] == outcome
 
 
-@pytest.mark.parametrize(
-    ("name", "threshold"),
-    [
-        ("reliability__direct", 0.8),
-        ("tau__direct", 0.5),
-        ("tau__train_before_test", 0.5),
-        ("tau_within_2__direct", 0.5),
-    ],
-)
+THRESHOLDS = {
+    "reliability__direct": 0.8,
+    "tau__direct": 0.5,
+    "tau__train_before_test": 0.5,
+    "tau_within_2__direct": 0.5,
+}
+
+
+@pytest.mark.parametrize(("name", "threshold"), THRESHOLDS.items())
 def test_rules_with_one_threshold(name, threshold):
     key, ceiling = name.replace("__", "."), {name.replace("tau", "tau_ceiling"): 0.9} if "tau" in name else {}
     for low, high, outcome in ((0, 0.1, YES), (-0.001, 0.1, NOT_KNOWN), (-0.01, 0, NOT_KNOWN), (-0.01, -0.001, NO)):
@@ -139,24 +134,20 @@ def test_rules_with_one_threshold(name, threshold):
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("name", "value", "unit", "ends", "words"),
     [
-        (("signal_quality", 0.86, "index", (0.66, 1.0)), "0.86 (0.66 to 1.00)"),
-        (("reliability", 1.0, "share", (0.995, 1.0)), "100.0% (99.5% to 100.0%)"),
-        (("bias", 0.02, "accuracy", (-0.0001, 0.04)), "0.020 (0.000 to 0.040)"),
-        (("tau", -0.001, "tau", (-0.2, 0.1)), "0.00 (−0.20 to 0.10)"),
-        (("output_type", "loglikelihood_rolling", "text", None), "perplexity"),
-        (("settled_from", 0.0031, "billion_tokens", None), "3.1 million tokens"),
+        ("reliability", 1.0, "share", (0.995, 1.0), "100.0% (99.5% to 100.0%)"),
+        ("bias", 0.02, "accuracy", (-0.0001, 0.04), "0.020 (0.000 to 0.040)"),
+        ("tau", -0.001, "tau", (-0.2, 0.1), "0.00 (−0.20 to 0.10)"),
+        ("output_type", "loglikelihood_rolling", "text", None, "perplexity"),
+        ("settled_from", 0.0031, "billion_tokens", None, "3.1 million tokens"),
+        ("settled_from", 2e-6, "billion_tokens", None, "2 thousand tokens"),
     ],
 )
-def test_each_unit_has_its_digits_and_kinds_of_tasks_have_words(row, words):
-    name, value, unit, ends = row
+def test_each_unit_has_its_digits_and_kinds_of_tasks_have_words(name, value, unit, ends, words):
     rows = Rows("card")
     rows.put(name, value, unit, {"models": ends} if ends else None, counted=("pairs_of_models", 1))
-    assert shown(known(rows, name)) == words
-    assert basis_words(known(rows, name)) == "1 pair of models"
-    assert (tokens_words(27.0), tokens_words(2e-6), tokens_words(0.0)) == (
-        "27 billion tokens", "2 thousand tokens", "0 tokens")  # fmt: skip
+    assert (shown(known(rows, name)), basis_words(known(rows, name))) == (words, "1 pair of models")
 
 
 @pytest.mark.parametrize(
@@ -229,22 +220,12 @@ def test_a_verdict_is_the_first_two_clauses_that_hold_in_at_most_12_words():
     assert make_verdict(corpus, LIMITS).sentence == CORPUS_ALONE
 
 
-class _Tags(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag, attributes):
-        self.found.append(tag)
-
-
 def test_names_are_text_on_both_pages():
     name = '<script>alert(1)</script> | `x` "q"'
     rows = card_of(items=5, tau__direct=Missing("<u>why</u>"))
     card = Card(name, "a run", rows, make_verdict(rows, LIMITS))
-    tags = _Tags()
-    tags.feed(card_html(card))
-    assert tags.found.count("script") == 1 and "u" not in tags.found
+    html = card_html(card)
+    assert html.count("<script") == 1 and "<u>" not in html and "&lt;script&gt;alert(1)" in html
     text = card_markdown(card)
     assert "\\<script\\>" in text and "\\| \\`x\\`" in text and "<u>" not in text
 
@@ -330,39 +311,3 @@ def test_what_is_missing_has_a_reason_and_what_would_measure_it(tmp_path):
     assert "lm_eval --log_samples" in reason("negative_items")
     with_items = replace(sources, items=tmp_path / "items.parquet", items_command="lm-validity report items")
     assert reason("negative_items", with_items).endswith("lm-validity report items")
-
-
-def test_what_a_known_world_says(tmp_path):
-    """20 models of four sizes whose scores follow size with little noise: separated and agreeing, but within a size."""
-    rng = np.random.default_rng(0)
-    sizes = np.repeat([1.0, 4.0, 16.0, 64.0], 5)
-    ability = 0.2 + 0.15 * np.log(sizes) / np.log(4)
-    rows = [
-        (f"m{i}", benchmark, ability[i] + 0.002 * rng.normal(), 0.01)
-        for benchmark in ("a", "b", "c")
-        for i in range(20)
-    ]
-    frame = pd.DataFrame(rows, columns=["model", "benchmark", "value", "stderr"])
-    frame = frame.assign(
-        protocol="direct", split="test", metric="acc,none", selected=True, checkpoint="final", n_items=2000
-    )
-    write_table(frame, SCORES, tmp_path / "scores.parquet")
-    pd.DataFrame({"model": [f"m{i}" for i in range(20)], "parameters_b": sizes}).to_csv(tmp_path / "m.csv", index=False)
-    pd.DataFrame({"benchmark": ["a", "b", "c"], "metric": "acc", "output_type": "multiple_choice"}).to_csv(
-        tmp_path / "b.csv", index=False
-    )
-    paths = [tmp_path / name for name in ("scores.parquet", "m.csv", "b.csv")]
-    report_agreement(Sources(*paths), tmp_path / "agreement", Reports(resamples=0))
-    card = make_card(CardSources(paths[0], paths[2], [tmp_path / "agreement"]), "a").to_json()
-    found = {each["values"][0]: each["outcome"] for each in card["verdict"]["statements"]}
-    assert found["separated_within_2.direct"] == NO and found["reliability.direct"] == YES
-    assert found["tau.direct"] == NOT_KNOWN  # without resamples there is no interval
-    assert found["tau_within_2.direct"] in (NO, NOT_KNOWN)
-    assert found["signal_from"] == found["bias"] == NOT_MEASURED
-    assert list(card) == ["format", "benchmark", "source", "verdict", "rows", "notes"] and card["format"] == 3
-    for row in card["rows"]:
-        assert (row["value"] is None and row["text"] is None) <= (row["reason"] is not None)
-        assert row["low"] is None or row["low"] <= row["value"] <= row["high"]
-    reported = Rows.read(tmp_path / "agreement" / "results.parquet")
-    tau = reported.row("tau_with_others", subject="a", protocol="direct").value
-    assert next(row["value"] for row in card["rows"] if row["quantity"] == "tau") == tau

@@ -1,25 +1,31 @@
 """`compare A B` as a command: two folders, or two names and a page's folder; verdicts, exit codes, what is written."""
 
 import json
+import os
+import subprocess
+import sys
 from itertools import permutations
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 import pytest
 import typer
+import yaml
 from scipy import stats
 from typer.testing import CliRunner
 
 from lm_validity.cli import reports
 from lm_validity.cli.reports import compare
+from lm_validity.cli.warm import warm_commands
 from lm_validity.errors import InputError
 from lm_validity.results.put import Rows
 from lm_validity.site.gather import gather
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.schema import ITEMS, SCORES, write_table
 
-ITEMS_OF_EACH = 400
+ITEMS_OF_EACH, SHEET = 400, ("--margin", "margins.csv")
 
 
 def rows_of(model, benchmark, correct, tokens=None, **more):
@@ -65,12 +71,8 @@ def run(*words):
 def folders(tmp_path):
     """Of b, `steady` differs by 3 and 3 of 400 items, `drops` loses 40 and wins 4."""
     a = table(tmp_path / "runs" / "a", rows_of("ant", "steady", answers(200)), rows_of("ant", "drops", answers(200)))
-    b = table(
-        tmp_path / "runs" / "b",
-        rows_of("bee", "steady", answers(200, 3, 3)),
-        rows_of("bee", "drops", answers(200, 40, 4)),
-    )
-    return a, b
+    cells = [rows_of("bee", "steady", answers(200, 3, 3)), rows_of("bee", "drops", answers(200, 40, 4))]
+    return a, table(tmp_path / "runs" / "b", *cells)
 
 
 def test_two_folders_are_paired_by_item_and_a_page_lists_what_changed(folders, tmp_path):
@@ -218,18 +220,12 @@ def test_the_difference_along_training_has_a_point_for_each_that_both_have(lengt
     run("ant", "bee", lengths, "--output", tmp_path / "out")
     results = pd.read_parquet(tmp_path / "out" / "results.parquet")
     rows = results[results["quantity"] == "change_along_training"]
-    rows = rows[rows["subject"].isna()].assign(
-        point=[json.loads(text)["point"] for text in rows.loc[rows["subject"].isna(), "conditions"]]
-    )
-    assert rows["point"].tolist() == [30, 60, 90] and (rows["value"] == 0).all()
+    rows = rows[rows["subject"].isna()]
+    assert [json.loads(text)["point"] for text in rows["conditions"]] == [30, 60, 90] and (rows["value"] == 0).all()
     end = results[results["quantity"] == "joint_change"].iloc[0]
     assert (rows.iloc[-1]["low"], rows.iloc[-1]["high"]) == pytest.approx((end["low"], end["high"]))
     assert "The difference along training" in (tmp_path / "out" / "index.html").read_text()
-
-
-def test_items_that_changed_are_those_of_the_point_that_is_compared(lengths, tmp_path):
-    """ant and bee answer alike at 90 billion tokens; bee's answers at 300 are no flips."""
-    run("ant", "bee", lengths, "--output", tmp_path / "out")
+    # ant and bee answer alike at 90 billion tokens; bee's answers at 300 are no flips
     assert not (tmp_path / "out" / "tables" / "flipped_items.csv").exists()
     run("ant", "bee", lengths, "--at", "final", "--output", tmp_path / "end")
     assert len(pd.read_csv(tmp_path / "end" / "tables" / "flipped_items.csv")) == 140
@@ -268,49 +264,34 @@ def test_all_together_of_scores_that_are_no_fractions(tmp_path, metrics, losses,
 
 
 def test_benchmarks_in_other_units_are_counted(tmp_path):
-    folders = [
-        table(
-            tmp_path / model,
-            rows_of(model, "sums", answers(200 + 20 * place)),
-            marks(model, "text", 1.1, 0.1, "bits_per_byte,none"),
-        )
-        for place, model in enumerate(("ant", "bee"))
-    ]
+    folders = []
+    for model, right in (("ant", 200), ("bee", 220)):
+        loss = marks(model, "text", 1.1, 0.1, "bits_per_byte,none")
+        folders.append(table(tmp_path / model, rows_of(model, "sums", answers(right)), loss))
     assert "All together, 1 of 2 benchmarks: better" in " ".join(run(*folders).stdout.split())
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("words", "sheet", "problem"),
     [
-        (("--margin", "much"), "--margin much"),
-        (("--margin", "-0.1"), "no margin"),
-        (("--margin", "nan"), "no margin"),
-        (("--at", "soon"), "--at soon"),
+        (("--margin", "much"), "", "--margin much"),
+        (("--margin", "-0.1"), "", "no margin"),
+        (("--margin", "nan"), "", "no margin"),
+        (("--at", "soon"), "", "--at soon"),
+        (SHEET, "benchmark,margin\nstedy,0.1\n", "column 'benchmark': 'stedy'"),
+        *((SHEET, f"benchmark,margin\nsteady,{bad}\n", "row 2, column 'margin'") for bad in ("much", "-0.1", "inf")),
+        (SHEET, "benchmark,margin\nsteady,.1\ndrops,.1\nsteady,.2\n", "row 4, column 'benchmark', value 'steady'"),
+        (SHEET, "benchmark,margin,must\nsteady,0.1,perhaps\n", "row 2, column 'must'"),
+        (SHEET, "benchmark,loss\nsteady,1\n", "unknown column 'loss'"),
+        (SHEET, "benchmark,margin\nsteady,2\n", "no loss on steady is greater than 2"),
+        (SHEET, "", "margins.csv"),
     ],
 )
-def test_bad_options_are_named(folders, words, problem):
+def test_bad_options_and_sheets_are_named(folders, tmp_path, monkeypatch, words, sheet, problem):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "margins.csv").write_text(sheet)
     with pytest.raises(InputError, match=problem):
         run(*folders, *words)
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("benchmark,margin\nstedy,0.1\n", "column 'benchmark': 'stedy'"),
-        ("benchmark,margin\nsteady,much\n", "row 2, column 'margin'"),
-        ("benchmark,margin\nsteady,-0.1\n", "row 2, column 'margin'"),
-        ("benchmark,margin\nsteady,inf\n", "row 2, column 'margin'"),
-        ("benchmark,margin\nsteady,0.1\ndrops,0.1\nsteady,0.2\n", "row 4, column 'benchmark', value 'steady'"),
-        ("benchmark,margin,must\nsteady,0.1,perhaps\n", "row 2, column 'must'"),
-        ("benchmark,loss\nsteady,1\n", "unknown column 'loss'"),
-        ("benchmark,margin\nsteady,2\n", "no loss on steady is greater than 2"),
-        ("", "margins.csv"),
-    ],
-)
-def test_bad_sheets_are_named(folders, tmp_path, text, problem):
-    (tmp_path / "margins.csv").write_text(text)
-    with pytest.raises(InputError, match=problem):
-        run(*folders, "--margin", tmp_path / "margins.csv")
 
 
 def test_names_and_folders_that_are_not_there(lengths, folders, tmp_path):
@@ -385,3 +366,64 @@ def test_models_of_a_file_of_results_are_compared_by_name(tmp_path):
     assert "COLUMN" not in outcome.output  # what would not work with a table of ours is not advised
     with pytest.raises(InputError, match="read as they are"):  # what is said of files is not passed over
         gather([tmp_path / "tables"], tmp_path, ImportOptions(reading=tmp_path / "reading.yaml"))
+
+
+# ---- the shell lines of the pipelines in docs/how_to/gate.md, as a shell of GitHub or GitLab runs them ----
+
+PAGE = (Path(__file__).parents[3] / "docs" / "how_to" / "gate.md").read_text()
+
+
+def block(title):
+    """The indented block under a heading, as YAML."""
+    lines = PAGE.partition(f"## {title}\n")[2].splitlines()
+    start = next(place for place, line in enumerate(lines) if line.startswith("    "))
+    own = []
+    for line in lines[start:]:
+        if line and not line.startswith("    "):
+            break
+        own.append(line[4:])
+    return yaml.safe_load("\n".join(own))
+
+
+def github():
+    # GitHub runs each step by itself: `bash -e`; a step with `always()` also after a failure
+    steps = block("A GitHub Action")["jobs"]["gate"]["steps"]
+    return [(step["run"], step.get("if") == "always()") for step in steps if "run" in step]
+
+
+def gitlab():
+    return [("\n".join(block("A GitLab job")["gate"]["script"]), False)]
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory):
+    """A folder whose `lm-validity` starts warm."""
+    imported = ("lm_validity.cli.reports", "lm_validity.site.compare")
+    modules = ("lm_validity.cli", *imported, "tests.workflow.warm_programs")
+    with warm_commands(tmp_path_factory.mktemp("warm") / "bin", dict(os.environ), modules) as bin:
+        yield bin
+
+
+@pytest.mark.parametrize("steps", [github, gitlab])
+@pytest.mark.parametrize(("lost", "won", "code"), [(0, 0, 0), (60, 4, 1), (12, 12, 3)])
+def test_its_lines_pass_fail_and_do_not_know(warm, tmp_path, steps, lost, won, code):
+    table(tmp_path / "runs" / "main", rows_of("ant", "sums", answers(200)))
+    table(tmp_path / "runs" / "candidate", rows_of("ant", "sums", answers(200, lost, won)))
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    (binaries / "pip").write_text("#!/bin/sh\nexit 0\n")  # what it would install is what is tested
+    (binaries / "pip").chmod(0o755)
+    path = f"{binaries}:{warm}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
+    ended = 0
+    for line, always in steps():
+        if ended and not always:
+            continue
+        done = subprocess.run(["bash", "-e", "-c", line], cwd=tmp_path, env=environment, check=False)
+        ended = ended or done.returncode
+    assert ended == code
+    assert (tmp_path / "gate.xml").is_file()
+    if steps is github:
+        assert "| sums |" in (tmp_path / "summary.md").read_text()
+    else:
+        assert block("A GitLab job")["gate"]["allow_failure"] == {"exit_codes": [3]}

@@ -1,28 +1,32 @@
 """A site's first page: what its table says is what the cards say; which answers it shows; what it weighs."""
 
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from lm_validity.config.load import load_run
 from lm_validity.config.sections import Reports
-from lm_validity.pages.page import Answer, Page, page_document, write_page
+from lm_validity.errors import InputError
+from lm_validity.pages.page import Answer, Finding, Page, page_document, write_page
 from lm_validity.pages.svg import svg
 from lm_validity.results.put import Rows
 from lm_validity.site.cards.card import make_card
-from lm_validity.site.cards.values import NOT_KNOWN, YES, CardSources, known, make_verdict, value_of
-from lm_validity.site.first_page import _sampled, _settings_differing, build_site, chosen_answers
-from lm_validity.site.table import benchmark_table
+from lm_validity.site.cards.values import NO, NOT_KNOWN, NOT_MEASURED, YES, CardSources, known, make_verdict, value_of
+from lm_validity.site.first_page import _sampled, benchmark_table, build_site, chosen_answers
+from lm_validity.site.report import SYNTHETIC, about_run
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.signal.report import report_signal
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, write_table
-from lm_validity.tables.settings import Difference
 from lm_validity.words import decimal
 
+ROOT = Path(__file__).parents[3]
 BENCHMARKS = ("alike", "noisy", "שפה", "a_benchmark_with_a_name_of_" + "eighty_letters_" * 4)
 
 
@@ -133,6 +137,21 @@ def test_panels_say_what_the_rows_say(made):
     assert text["What do scores look like?"].startswith(f"**{ends[0]} to {ends[1]}** direct, ")
 
 
+def test_what_a_known_world_says(made):
+    """Scores follow size with little noise: reliable, but models of a size are not separated."""
+    card = make_card(made[1], "alike").to_json()
+    found = {each["values"][0]: each["outcome"] for each in card["verdict"]["statements"]}
+    assert found["separated_within_2.direct"] == NO and found["reliability.direct"] == YES
+    assert found["bias"] == found["prompt_range"] == NOT_MEASURED
+    assert list(card) == ["format", "benchmark", "source", "verdict", "rows", "notes"] and card["format"] == 4
+    for row in card["rows"]:
+        assert (row["value"] is None and row["text"] is None) <= (row["reason"] is not None)
+        assert row["low"] is None or row["low"] <= row["value"] <= row["high"]
+    reported = Rows.read(made[0].parent / "agreement" / "results.parquet")
+    tau = reported.row("tau_with_others", subject="alike", protocol="direct").value
+    assert next(row["value"] for row in card["rows"] if row["quantity"] == "tau") == tau
+
+
 def test_a_telephone_shows_one_question_at_a_time(made):
     text = (made[0] / "index.html").read_text()
     columns = re.findall(r'<th scope="col" class="c c-(\w+)"', text)
@@ -177,9 +196,8 @@ def test_models_whose_training_has_nothing_in_common_have_no_mean(tmp_path, star
 def test_more_than_40_benchmarks_stand_in_groups(tmp_path):
     """By how their names begin, else by category; a group says how many of its benchmarks have each answer."""
     names = [f"mmlu_{place}" for place in range(38)] + ["math:a", "math:b", "one", "two", "three"]
-    frame = pd.DataFrame(
-        [(model, name, 0.5) for name in names for model in "xyz"], columns=["model", "benchmark", "value"]
-    )
+    rows = [(model, name, 0.5) for name in names for model in "xyz"]
+    frame = pd.DataFrame(rows, columns=["model", "benchmark", "value"])
     frame = frame.assign(protocol="direct", split="test", metric="acc", selected=True, checkpoint="final")
     write_table(frame, SCORES, tmp_path / "scores.parquet")
     categories = [None] * 38 + ["numbers", "numbers", "words", "words", None]
@@ -197,10 +215,9 @@ def test_more_than_40_benchmarks_stand_in_groups(tmp_path):
     assert [column.key for column in table.columns] == ["ranks", "gap"]  # scores are left to the cards
     groups = {row.group: row for row in table.rows if row.members}
     assert {name: row.members for name, row in groups.items()} == {"mmlu": 38, "numbers": 2, "words": 2}
-    assert groups["mmlu"].cells[0].counts == ((YES, 30), (NOT_KNOWN, 8)) and groups["mmlu"].cells[
-        0
-    ].sort == pytest.approx(0.6)
-    assert groups["mmlu"].cells[1].words == "9.0 to 12.7"
+    ranks, gap = groups["mmlu"].cells
+    assert ranks.counts == ((YES, 30), (NOT_KNOWN, 8)) and ranks.sort == pytest.approx(0.6)
+    assert gap.words == "9.0 to 12.7"
     places = [row.name for row in table.rows]
     assert places[:2] == ["mmlu", "mmlu_0"] and places[38] == "mmlu_37"
     inside = {row.name: row.group for row in table.rows}
@@ -222,15 +239,6 @@ def test_three_answers_the_first_of_each_study_before_any_second():
     assert chosen(("data", 0)) == []
 
 
-def test_each_setting_that_differs_is_named_once():
-    rows = [
-        Difference("harness", "version of the harness: x (3), y (1)", ("arc",)),
-        Difference("harness", "version of the harness: x (2), y (2)", ("mmlu",)),
-        Difference("precision", "precision: bfloat16 (9), float16 (4)", ("arc", "mmlu")),
-    ]
-    assert _settings_differing(rows) == ["version of the harness", "precision: bfloat16 (9), float16 (4)"]
-
-
 def test_the_first_page_says_of_how_many_runs_scores_are_means():
     """10 and 4 runs; one score of one run beside them; none."""
 
@@ -240,3 +248,26 @@ def test_the_first_page_says_of_how_many_runs_scores_are_means():
     assert words(10, 10) == "Each score is the mean of 10 sampled runs."
     assert words(10, 4, 1, None) == "2 of 4 scores are means of 4 to 10 sampled runs."
     assert words(None, 1) is None and words() is None
+
+
+@pytest.mark.parametrize(
+    ("configfile", "about"), [("config/config.yaml", SYNTHETIC), ("config/small/small.yaml", "")], ids=["demo", "real"]
+)
+def test_only_a_run_of_the_miniature_says_that_it_is_synthetic(tmp_path, monkeypatch, configfile, about):
+    monkeypatch.chdir(ROOT)
+    run = load_run(configfile)
+    assert about_run(run) == about
+    write_page(Page("agreement", "A", [Finding("One.")], []), tmp_path / "agreement")
+    text = build_site([tmp_path / "agreement"], tmp_path / "site", name=run.name, about=about_run(run)).read_text()
+    head = text.partition("<h1>")[2].partition("One.")[0]
+    assert (SYNTHETIC in head) == bool(about) and f"The run {run.name}." in head
+
+
+@pytest.mark.parametrize("version", [2, None])
+def test_a_page_of_another_version_is_refused(tmp_path, version):
+    write_page(Page("agreement", "A", [Finding("One.")], []), tmp_path / "agreement")
+    path = tmp_path / "agreement" / "page.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": version}))
+    with pytest.raises(InputError, match=r"page\.json: a page of another version"):
+        build_site([tmp_path / "agreement"], tmp_path / "site")
+    assert not (tmp_path / "site").exists()

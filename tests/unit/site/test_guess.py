@@ -1,19 +1,24 @@
 """Guesses from names, from the table of lm-eval's tasks, and from the scores."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
-from lm_validity.site.guess import (
-    find_task_facts,
+from lm_validity.site.gather import (
     guess_benchmarks,
     guess_family,
     guess_lines,
     guess_models,
     guess_size,
     leave_sparse_out,
-    metric_direction,
     shared_categories,
 )
+from lm_validity.tables.metrics import TABLE, find_task_facts, metric_direction
+
+SCRIPT = Path(__file__).resolve().parents[3] / "workflow" / "scripts" / "tasks_table.py"
 
 
 def scores(rows: list[tuple], **columns) -> pd.DataFrame:
@@ -51,14 +56,16 @@ def test_family_and_size_of_a_name(name, family, size):
 
 
 @pytest.mark.parametrize(
-    ("said", "size"),
-    [(6.5, 6.5), ("CON", 7), (-1.0, 7), (0, 7), (1e300, 7)],
-    ids=["a size", "text", "-1", "0", "large"],
+    ("size", "right"), [(6.5, 6.5), ("CON", 7), (-1.0, 7), (0, 7), (1e300, 7)], ids=["size", "text", "-1", "0", "large"]
 )
-def test_what_a_file_says_of_a_size_counts_before_the_name_where_it_is_one(said, size):
-    rows = scores([("org/toy-7b", "arc_easy", "acc,none", 0.5)])
-    sheet = guess_models(rows, {"org/toy-7b": {"parameters_b": said}})
-    assert sheet["parameters_b"][0] == size and sheet["label"][0] == "toy-7b"
+def test_what_files_say_of_a_model_counts_before_its_name_where_it_can_be(size, right):
+    rows = scores([("org/toy-7b", "arc_easy", "acc,none", 0.5), ("b", "arc_easy", "acc,none", 0.5)])
+    facts = {"family": "bear", "learning_rate": 3e-4, "parameters_b": size}
+    sheet = guess_models(rows, {"org/toy-7b": facts}).set_index("model")
+    assert sheet["family"].to_dict() == {"org/toy-7b": "bear", "b": "b"}
+    toy = sheet.loc["org/toy-7b"]
+    assert (toy["parameters_b"], toy["label"], toy["learning_rate"]) == (right, "toy-7b", 3e-4)
+    assert toy["guessed"] == ("parameters_b" if right == 7 else None)
 
 
 def test_tokens_follow_from_steps_where_their_size_is_published():
@@ -90,8 +97,16 @@ def test_the_table_of_tasks(task, metric, kind, choices, category):
 
 def test_a_task_that_nobody_knows():
     assert find_task_facts("my_own_quiz_of_things") is None
-    assert metric_direction("ppl,none") is False and metric_direction("acc") is True
-    assert metric_direction("nobodys_metric") is None
+    directions = {"ppl,none": False, "acc": True, "nobodys_metric": None}
+    assert {metric: metric_direction(metric) for metric in directions} == directions
+
+
+@pytest.mark.slow  # lm-eval reads 14,000 YAML files
+def test_the_table_of_tasks_is_what_its_script_writes_from_the_installed_lm_eval(tmp_path):
+    pytest.importorskip("lm_eval")
+    made = tmp_path / "tasks.tsv"
+    subprocess.run([sys.executable, SCRIPT, "--output", made], check=True, capture_output=True, text=True)
+    assert made.read_text(encoding="utf-8").splitlines() == TABLE.read_text(encoding="utf-8").splitlines()
 
 
 def test_a_group_has_the_facts_of_its_tasks_and_the_direction_that_scores_say():
@@ -119,13 +134,6 @@ def test_a_group_has_the_facts_of_its_tasks_and_the_direction_that_scores_say():
 def test_families_that_differ_by_their_number_alone(names, families):
     rows = scores([(name, "arc_easy", "acc,none", 0.5) for name in names])
     assert set(guess_models(rows, {})["family"]) == families
-
-
-def test_what_files_say_of_a_model_counts_before_its_name():
-    rows = scores([("org/toy-7b", "arc_easy", "acc,none", 0.5), ("b", "arc_easy", "acc,none", 0.5)])
-    sheet = guess_models(rows, {"org/toy-7b": {"family": "bear", "learning_rate": 3e-4}}).set_index("model")
-    assert sheet["family"].to_dict() == {"org/toy-7b": "bear", "b": "b"}
-    assert sheet.at["org/toy-7b", "learning_rate"] == 3e-4 and "family" not in sheet.at["org/toy-7b", "guessed"]
 
 
 def test_the_metric_is_one_that_the_scores_have():

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -16,16 +16,26 @@ from lm_validity.config.rows import parse_group
 from lm_validity.config.sections import Cards
 from lm_validity.files import write_json, write_text
 from lm_validity.pages import svg as draw
-from lm_validity.pages.page import Link, Outcome, Panel, from_template, legend_of, write_csv
+from lm_validity.pages.page import Outcome, Panel, from_template, legend_of, write_csv
 from lm_validity.results.put import Row, Rows, ends_of
 from lm_validity.results.sections import POINTS, Dots, Lines, Points, Series
 from lm_validity.site.cards import values as facts
 from lm_validity.studies.agreement.statistics.noise import shown_ceiling
-from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.tables.schema import PROTOCOLS, trained_here
 from lm_validity.words import UNDER, count, decimal, explain_protocols, percent
 
-FORMAT = 3  # of card.json; a change that a reader of it has to know raises it
+FORMAT = 4  # of card.json; a change that a reader of it has to know raises it
 FOLDER = "cards"
+# rules whose answers stand below the panels, and what they are called there
+CHECKED = {
+    "reliable": "Reliable scores",
+    "ready": "Ready early in training",
+    "ceiling": "Models at its ceiling",
+    "leakage": "Splits overlap",
+    "prompts": "Depends on the prompt",
+    "suspicious": "Faulty items",
+    "bias": "Test text seen changes scores",
+}
 
 
 class MeasuredLine(NamedTuple):
@@ -53,30 +63,16 @@ class Card:
 
     def to_json(self) -> dict[str, object]:
         """What card.json holds; `format` is the version of its layout."""
-        verdict = {
-            "sentence": self.verdict.sentence,
-            "statements": [asdict(statement) for statement in self.verdict.statements],
-        }
-        verdict |= {
-            "not_known": self.verdict.subjects(facts.NOT_KNOWN),
-            "not_measured": self.verdict.subjects(facts.NOT_MEASURED),
-        }
-        rows = [row._asdict() for row in self.rows]
-        start = {"format": FORMAT, "benchmark": self.benchmark, "source": self.source}
-        return {**start, "verdict": verdict, "rows": rows, "notes": list(self.notes)}
+        statements = [statement._asdict() for statement in self.verdict.statements]
+        verdict = {"sentence": self.verdict.sentence, "statements": statements}
+        start = {"format": FORMAT, "benchmark": self.benchmark, "source": self.source, "verdict": verdict}
+        return {**start, "rows": [row._asdict() for row in self.rows], "notes": list(self.notes)}
 
     @property
-    def checks(self) -> list[tuple[str, facts.Mark]]:
+    def checks(self) -> list[tuple[str, facts.Statement]]:
         """What was also checked: its name and its mark."""
-        marks = [(rule.checked, self.verdict.marks[name]) for name, rule in facts.RULES.items() if rule.checked]
+        marks = [(name, self.verdict.marks[rule]) for rule, name in CHECKED.items()]
         return [(name, mark) for name, mark in marks if mark.outcome != facts.NOT_MEASURED]
-
-    @property
-    def lacked(self) -> list[str]:
-        """What was not measured, by its short names."""
-        measured = {statement.rule for statement in self.verdict.statements if statement.outcome != facts.NOT_MEASURED}
-        measured |= {"signal"} if measured & {"settled", "steady", "ready"} else set()
-        return [rule.lacked for name, rule in facts.RULES.items() if rule.lacked and name not in measured]
 
     @property
     def scope(self) -> str:
@@ -117,7 +113,8 @@ def make_card(sources: facts.CardSources, benchmark: str) -> Card:
     rows = facts.card_rows(sources, benchmark)
     verdict = facts.make_verdict(rows, sources.settings)
     panels, source = card_panels(sources, benchmark, rows, verdict), sources.source or "these results"
-    return Card(benchmark, source, rows, verdict, panels, sources.notes(benchmark), sources.trained_here(benchmark))
+    is_own = trained_here(sources.counted.rows[sources.counted.rows["benchmark"] == benchmark])
+    return Card(benchmark, source, rows, verdict, panels, sources.notes(benchmark), is_own)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -327,19 +324,15 @@ def _training_panel(sources: facts.CardSources, benchmark: str, rows: Rows, verd
 # The page.
 
 
-def card_html(card: Card, navigation: Sequence[Link] = (), missing: Sequence[str] = (), source: str = "") -> str:
-    """The card as a page of a site; `navigation`: of the site, the table of all benchmarks first."""
-    about = [
-        facts.shown(row) for name in ("category", "output_type") if (row := facts.known(card.rows, name)) is not None
-    ]
-    models, items = (
-        [row.value for row in card.rows.all("models") if row.value is not None],
-        facts.known(card.rows, "items"),
-    )
-    about += [count(int(max(models)), "model")] if models else []
-    about += [f"{items.value:,.0f} items"] if items is not None else []
+def card_html(card: Card, **site: object) -> str:
+    """The card as a page of a site; `site`: variables of `base.html.j2`."""
+    numbers = [facts.known(card.rows, name) for name in ("category", "output_type")]
+    about = [facts.shown(row) for row in numbers if row is not None]
+    models = max((int(row.value or 0) for row in card.rows.all("models")), default=0)
+    items = facts.value_of(card.rows, "items")
+    about += [count(models, "model")] if models else []
+    about += [f"{items:,.0f} items"] if items is not None else []
     words = {"title": f"{card.benchmark}: {card.verdict.sentence}", "about": " · ".join(about)}
-    site = {"navigation": navigation, "missing": list(missing), "source": source}
     legend = legend_of([panel.svg for panel in card.panels])
     return from_template("card.html.j2", card=card, outcome=outcome, legend=legend, **words, **site)
 
@@ -360,17 +353,16 @@ def card_markdown(card: Card) -> str:
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-def write_cards(
-    cards: Sequence[Card], output: Path, navigation: Sequence[Link] = (), missing: Sequence[str] = (), source: str = ""
-) -> dict[str, str]:
+def write_cards(cards: Sequence[Card], output: Path, **site: object) -> dict[str, str]:
     """Write `output`/<benchmark>/{index.html,card.json,card.md} and tables/benchmarks.csv, which has a line a benchmark
-    with its verdict and every number that some benchmark has; the folders' names by benchmark."""
+    with its verdict and every number that some benchmark has; the folders' names by benchmark. `site`: as `card_html`
+    takes it."""
     folders = {card.benchmark: folder_name(card.benchmark) for card in cards}
     for card in cards:
         folder = output / folders[card.benchmark]
         write_json(folder / "card.json", card.to_json())
         write_text(folder / "card.md", card_markdown(card))
-        write_text(folder / "index.html", card_html(card, navigation, missing, source))
+        write_text(folder / "index.html", card_html(card, **site))
     keys = [key for name in facts.QUANTITIES for key in (name, *(f"{name}.{protocol}" for protocol in PROTOCOLS))]
     keys = [key for key in keys if any(facts.value_of(card.rows, key) is not None for card in cards)]
     lines = [

@@ -25,10 +25,10 @@ from lm_validity.results.put import Row, Rows, ends_of
 from lm_validity.results.sections import TOKENS
 from lm_validity.tables.counted import Counted, Sources, count_scores, last_checkpoints
 from lm_validity.tables.items import NO_CHANCE, with_chance
-from lm_validity.tables.schema import DIRECT, PREPARED, PROTOCOLS, REPLAY, TRAINED, of_study, reruns_of, trained_here
+from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, of_study, reruns_of
 from lm_validity.tables.settings import UNLIKE_SETTINGS, Difference, difference_notes, differences
 from lm_validity.tables.training import in_tokens, progress
-from lm_validity.words import UNDER, Missing, decimal, listing, no_scores, scale_of
+from lm_validity.words import Missing, decimal, listing, no_scores, scale_of
 
 
 class Quantity(NamedTuple):
@@ -167,11 +167,6 @@ class CardSources:
         """The scores that count, with their models and benchmarks."""
         return count_scores(Sources(self.scores, self.models, self.benchmarks))
 
-    @property
-    def rows(self) -> pd.DataFrame:
-        """The scores that count, at all checkpoints."""
-        return self.counted.rows
-
     @cached_property
     def sheet(self) -> pd.DataFrame:
         """The benchmarks sheet's rows of benchmarks with scores, indexed by benchmark."""
@@ -180,7 +175,7 @@ class CardSources:
     @cached_property
     def last_rows(self) -> pd.DataFrame:
         """The scores at each model's last checkpoint, without missing ones and without other runs of a model."""
-        rows = self.rows[~self.rows["model"].isin(reruns_of(self.counted.models))]
+        rows = self.counted.rows[~self.counted.rows["model"].isin(reruns_of(self.counted.models))]
         return rows[last_checkpoints(rows).rows & rows["value"].notna()]
 
     @cached_property
@@ -195,7 +190,7 @@ class CardSources:
 
     @cached_property
     def _direct(self) -> pd.DataFrame:
-        return self.rows[(self.rows["protocol"] == DIRECT) & self.rows["value"].notna()]
+        return self.counted.rows[(self.counted.rows["protocol"] == DIRECT) & self.counted.rows["value"].notna()]
 
     @cached_property
     def in_tokens(self) -> bool:
@@ -223,18 +218,6 @@ class CardSources:
         """Billions of parameters by model, of those known."""
         sizes = self.counted.models.set_index("model")["parameters_b"].dropna()
         return {str(model): float(size) for model, size in sizes.items()}
-
-    def trained_here(self, benchmark: str) -> bool:
-        """Whether a run of the workflow made the fine-tunes of the benchmark's train-before-test scores."""
-        return trained_here(self.rows[self.rows["benchmark"] == benchmark])
-
-    @cached_property
-    def preparation_is_assumed(self) -> bool:
-        """Whether nobody says what the models of some train-before-test scores were prepared on."""
-        trained = self.rows[self.rows["protocol"] == TRAINED]
-        is_told = trained["prepared_on"].notna() | trained["benchmark"].map(self.sheet["prepared_on"]).notna()
-        is_prepared = trained["source"].isin(PREPARED) | trained["source"].str.startswith(REPLAY)
-        return not (is_told | is_prepared).all()
 
     @cached_property
     def _page_notes(self) -> list[str]:
@@ -268,7 +251,8 @@ def card_rows(sources: CardSources, benchmark: str) -> Rows:
     """Every number of a benchmark that has scores, by the names of `QUANTITIES`. What a report does not have at all is
     missing without a protocol."""
     rows = Rows("card").of(subject=benchmark)
-    facts, scores = sources.sheet.loc[benchmark], sources.rows[sources.rows["benchmark"] == benchmark]
+    facts, scores = sources.sheet.loc[benchmark], sources.counted.rows
+    scores = scores[scores["benchmark"] == benchmark]
     for name in ("category", "metric", "output_type"):
         unknown = Missing("The benchmarks sheet does not say.")
         rows.put(name, unknown if pd.isna(facts[name]) else str(facts[name]), "text")
@@ -368,27 +352,14 @@ def _splits(rows: Rows, folder: Path | None) -> None:
 YES, NO, PARTLY, NOT_KNOWN, NOT_MEASURED = "yes", "no", "partly", "not known", "not measured"
 
 
-@dataclass(frozen=True)
-class Statement:
-    """What one rule says. `subject`: what it is about, for lists. `values`: keys of the values that it rests on.
-    `word`: what stands beside its mark, where that is not the outcome."""
+class Statement(NamedTuple):
+    """What one rule says. `values`: keys of the values that it rests on. `word`: what stands beside its mark."""
 
     rule: str
-    subject: str
     outcome: str
     values: tuple[str, ...]
-    word: str = ""
+    word: str
 
-
-class Rule(NamedTuple):
-    """What a rule is about, for lists, and what the cards call it where it was checked, and where it was not."""
-
-    subject: str
-    checked: str
-    lacked: str
-
-
-RULES = {rule: Rule(*words) for rule, *words in read_table("rules.tsv")}
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The closed list of clauses: a verdict is the first that holds, in this order, and the next that holds with which it
@@ -402,33 +373,26 @@ CORPUS_ALONE = "A text corpus, compared with the benchmarks as a group only."
 UNDECIDED = "These data answer none of the questions."
 
 
-@dataclass(frozen=True)
-class Mark:
-    """The answer to a question as a matrix and a card show it: an outcome, and what stands beside its mark."""
-
-    outcome: str
-    word: str
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The rules' statements on one benchmark, and the sentence of at most 12 words that they make."""
+class Verdict(NamedTuple):
+    """The rules' statements on one benchmark, and the sentence of at most 12 words that they make. `marks`: the
+    statements by rule, and by question of the table of benchmarks."""
 
     statements: tuple[Statement, ...]
     sentence: str
-    marks: Mapping[str, Mark]
-
-    def subjects(self, outcome: str) -> list[str]:
-        """What the statements of an outcome are about."""
-        return [statement.subject for statement in self.statements if statement.outcome == outcome]
+    marks: Mapping[str, Statement]
 
 
 def make_verdict(rows: Rows, settings: Cards) -> Verdict:
     """The verdict on a benchmark from the rows of its card."""
     statements = tuple(_statements(rows, settings))
-    marks = _marks(statements)
-    similar = any(statement.values[0].startswith("separated_within_2") for statement in statements)
-    clauses = list(_clauses(rows, marks, of_similar=similar))
+    marks = {statement.rule: statement for statement in statements}
+    direct, trained, similar = (statement for statement in statements if statement.rule == "agrees")
+    ranks = trained if direct.outcome == NOT_MEASURED else direct
+    if trained.outcome not in (NOT_MEASURED, ranks.outcome):
+        ranks = direct._replace(outcome=PARTLY, word=f"direct: {direct.outcome} · trained: {trained.outcome}")
+    marks |= {"ranks": ranks, "ranks similar": similar, "apart": marks["separates"]}
+    of_similar = marks["separates"].values[0].startswith("separated_within_2")
+    clauses = list(_clauses(rows, marks, of_similar=of_similar))
     nothing = CORPUS_ALONE if value_text(rows, "output_type") == "loglikelihood_rolling" else UNDECIDED
     return Verdict(statements, sentence_of(clauses) if clauses else nothing, marks)
 
@@ -440,19 +404,7 @@ def sentence_of(clauses: Sequence[str]) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _marks(statements: Sequence[Statement]) -> dict[str, Mark]:
-    """The answers that the table of benchmarks and the cards show, by question; each rule's own answer too."""
-    marks = {statement.rule: Mark(statement.outcome, statement.word or statement.outcome) for statement in statements}
-    agrees = {statement.values[0]: statement.outcome for statement in statements if statement.rule == "agrees"}
-    direct, trained, similar = (agrees[key] for key in _TAUS)
-    ranks = Mark(PARTLY, f"direct: {direct} · trained: {trained}")
-    if NOT_MEASURED in (direct, trained) or direct == trained:
-        standing = trained if direct == NOT_MEASURED else direct
-        ranks = Mark(standing, standing)
-    return marks | {"ranks": ranks, "ranks similar": Mark(similar, similar), "apart": marks["separates"]}
-
-
-def _clauses(rows: Rows, marks: Mapping[str, Mark], *, of_similar: bool) -> Iterator[str]:
+def _clauses(rows: Rows, marks: Mapping[str, Statement], *, of_similar: bool) -> Iterator[str]:
     """The clauses that hold, in the order of `CLAUSES`. `of_similar`: models of similar size are told apart, or not."""
     for (question, answer), (words, _) in CLAUSES.items():
         mark = marks["apart" if question == "apart all" else question]
@@ -471,11 +423,7 @@ def _clauses(rows: Rows, marks: Mapping[str, Mark], *, of_similar: bool) -> Iter
 # ----------------------------------------------------------------------------------------------------------------------
 # The rules.
 
-_TAUS = {
-    f"tau.{DIRECT}": UNDER[DIRECT],
-    f"tau.{TRAINED}": UNDER[TRAINED],
-    f"tau_within_2.{DIRECT}": "among directly evaluated models at most 2× apart in size",
-}
+_TAUS = (f"tau.{DIRECT}", f"tau.{TRAINED}", f"tau_within_2.{DIRECT}")
 
 
 def side(row: Row | None, threshold: float) -> str:
@@ -499,21 +447,20 @@ def _statements(rows: Rows, settings: Cards) -> Iterator[Statement]:
     row = known(rows, key)
     sides = side(row, settings.separated), side(row, settings.not_separated)
     parted = {(YES, YES): YES, (NO, NO): NO, (NO, YES): PARTLY}.get(sides, NOT_KNOWN)
-    pairs = "models at most 2× apart in size" if "within_2" in key else "models, whatever their sizes"
     word = "in part" if parted == PARTLY else ""
-    yield _said("separates", NOT_MEASURED if row is None else parted, (key,), word, pairs)
+    yield _said("separates", NOT_MEASURED if row is None else parted, (key,), word)
     key = _key(rows, "reliability")
     yield _said("reliable", side(known(rows, key), settings.reliable), (key,))
     # a size without a threshold: what it does is in reliability, separation and the noise ceiling
     key = _key(rows, "training_noise")
     yield _said("training", YES if known(rows, key) else NOT_MEASURED, (key,))
-    for key, words in _TAUS.items():
+    for key in _TAUS:
         row, ceiling_key = known(rows, key), key.replace("tau", "tau_ceiling", 1)
         outcome, ceiling = side(row, settings.agrees), value_of(rows, ceiling_key)
         below_zero = row is not None and row.high is not None and row.high < 0
         if outcome == NO and (ceiling is None or ceiling < settings.agrees) and not below_zero:
             outcome = NOT_KNOWN  # noise alone may keep the tau below the threshold, whatever the benchmarks measure
-        yield _said("agrees", outcome, (key, ceiling_key), of_what=words)
+        yield _said("agrees", outcome, (key, ceiling_key))
     yield from _in_training(rows, settings)
     yield _bias(known(rows, "bias"), settings)
     # exact counts: every row of the splits was compared
@@ -539,9 +486,9 @@ def _statements(rows: Rows, settings: Cards) -> Iterator[Statement]:
         yield _said(rule, outcome, (key,), "not shown" if outcome == NOT_KNOWN else "")
 
 
-def _said(rule: str, outcome: str, keys: Sequence[str], word: str = "", of_what: str = "") -> Statement:
-    """The statement of a rule, which is about what `rules.tsv` says."""
-    return Statement(rule, RULES[rule].subject.format(of_what), outcome, tuple(keys), word)
+def _said(rule: str, outcome: str, keys: Sequence[str], word: str = "") -> Statement:
+    """The statement of a rule, whose word is the outcome where there is none of its own."""
+    return Statement(rule, outcome, tuple(keys), word or outcome)
 
 
 def _in_training(rows: Rows, settings: Cards) -> Iterator[Statement]:

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from lm_validity.site.guess import guess_benchmarks
+from lm_validity.site.gather import guess_benchmarks
 
 
 def check(case, out):

@@ -11,7 +11,8 @@ from tests.unit.studies.agreement.conftest import DIRECT, TRAINED
 from lm_validity.config.sections import Agreement
 from lm_validity.errors import InputError
 from lm_validity.results.put import Rows
-from lm_validity.site.report import Given, report_site
+from lm_validity.site.gather import Given
+from lm_validity.site.report import report_site
 from lm_validity.studies.agreement.readiness import report_readiness
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, write_table

@@ -10,7 +10,8 @@ from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, NA
 
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
-from lm_validity.site.report import mark_unfinished
+from lm_validity.files import read_page
+from lm_validity.pages.page import write_html
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors import report_factors
 from lm_validity.studies.agreement.report import agreement, report_agreement
@@ -133,7 +134,7 @@ def test_an_unfinished_runs_report_says_so_on_its_own_page(tmp_path):
     run(tmp_path, score_rows())
     page = tmp_path / "report" / "index.html"
     assert "evaluate_model m9" not in page.read_text()
-    mark_unfinished(tmp_path / "report", ["evaluate_model m9 <b>"])
+    write_html(read_page(tmp_path / "report" / "page.json"), tmp_path / "report", missing=["evaluate_model m9 <b>"])
     assert "evaluate_model m9 &lt;b&gt;" in page.read_text()
 
 

@@ -1,6 +1,8 @@
-"""What a report says changed: beside an earlier one, and without items."""
+"""Pages that no study writes: the scores as a heat table, and what changed since a report, or without items."""
 
 import json
+import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,7 @@ from typer.testing import CliRunner
 from lm_validity.cli.reports import app
 from lm_validity.errors import InputError
 from lm_validity.results.put import Rows
-from lm_validity.site.since import Earlier, changes, sentences
+from lm_validity.site.pages import Earlier, changes, heat_picture, score_rows, sentences
 from lm_validity.studies.items.statistics import p_by_errors
 from lm_validity.studies.models.order import Leads, order_of
 from lm_validity.tables.schema import ITEMS, SCORES, write_table
@@ -21,12 +23,8 @@ ABILITIES = {"ant": -0.6, "bee": 0.0, "cat": 0.5, "dog": 1.5}
 
 def snapshot(ranks, answers=None):
     """A snapshot of one protocol and all benchmarks together, from {model: (rank, low, high, tier)}."""
-    return {
-        "format": 1,
-        "ranks": {"direct": {"": {m: [*r] for m, r in ranks.items()}}},
-        "answers": answers or {},
-        "agreement": {},
-    }
+    listed = {model: [*standing] for model, standing in ranks.items()}
+    return {"format": 1, "ranks": {"direct": {"": listed}}, "answers": answers or {}}
 
 
 def changed(old, new, without=""):
@@ -121,7 +119,7 @@ def test_scores_without_items_are_means_of_the_others(tmp_path, answers):
     items = pd.read_parquet(tmp_path / "site" / "items.parquet")
     assert len(items) == 4 * 225 and not set(items["doc_id"]) & {f"maths-{item}" for item in range(75)}
     page = json.loads((tmp_path / "site" / "since" / "page.json").read_text())
-    assert page["title"] == "Without 75 items of maths" and "agreement direct" not in page["lede"]["heading"]
+    assert page["title"] == "Without 75 items of maths"
 
 
 BAD = [
@@ -178,3 +176,31 @@ def test_a_table_of_the_user_stays_as_it_is_and_its_nulls_are_what_they_mean(tmp
     found = pd.read_parquet(tmp_path / "site" / "scores.parquet").set_index(keys)["value"]
     means = items[~items["doc_id"].isin(["maths-3", "maths-4"])].groupby(keys)["correct"].mean()
     pd.testing.assert_series_equal(found.sort_index(), means.sort_index(), check_names=False)
+
+
+def drawn(rows, lower=()) -> str:
+    frame = pd.DataFrame(rows, columns=["model", "benchmark", "value", "stderr"]).assign(protocol="direct")
+    sheet = pd.DataFrame({"higher_is_better": [name not in lower for name in frame["benchmark"].unique()]})
+    sheet.index = frame["benchmark"].unique()
+    return str(heat_picture(score_rows(SimpleNamespace(last_rows=frame, sheet=sheet)), sheet).svg)
+
+
+def test_seeds_are_averaged_and_the_interval_is_that_of_the_mean_error():
+    markup = drawn([("o/a", "x", 0.5, 0.05), ("o/b", "x", 0.6, 0.03), ("o/b", "x", 0.8, 0.04)])
+    half = 195.9964 * np.sqrt((0.03**2 + 0.04**2) / 2)
+    assert ">70.00<" in markup and f"(95%: +{70 - half:.2f} to +{70 + half:.2f})" in markup
+    assert re.findall(r'scope="row"[^>]*>([^<]+)', markup) == ["o/b", "o/a"]  # the best first, as in the sheets
+    assert len(re.findall(r'tabindex="0"', markup)) == 2  # one stop of the keyboard a row
+
+
+def test_darker_is_better_in_either_direction_and_a_dash_is_no_score():
+    markup = drawn([("a", "up", 0.9, 0.1), ("b", "up", 0.1, 0.1), ("a", "loss", 2.0, np.nan)], lower=("loss",))
+    shades = dict(re.findall(r'data-v="([\d.]+)" class="h(\d)"', markup))
+    assert shades["0.9"] > shades["0.1"] and shades["2"] == "7" and "—" in markup
+    both = drawn([("a", "loss", 2.0, 0.1), ("b", "loss", 1.0, 0.1)], lower=("loss",))
+    shades = dict(re.findall(r'data-v="([\d.]+)" class="h(\d)"', both))
+    assert shades["1"] > shades["2"]
+
+
+def test_names_that_are_markup_are_text():
+    assert "<i>" not in drawn([("<i>a</i>", "<i>x</i>", 0.5, 0.1)])

@@ -15,7 +15,9 @@ from tests.browser.conftest import open_folds, open_page, settle, wait_for
 
 from lm_validity.config.sections import Reports
 from lm_validity.pages.page import Finding, Page, Section, Table, write_page
-from lm_validity.site.first_page import build_site, into_one_file
+from lm_validity.site.cards.values import CardSources
+from lm_validity.site.first_page import build_site
+from lm_validity.site.report import into_one_file
 from lm_validity.studies.agreement.factors import report_factors
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.models.report import report_models
@@ -23,6 +25,7 @@ from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, write_table
 
 HOSTILE = '<script>document.title = "broken"</script> "quoted" & more'
+NAMES = ("one", "two", "three", "four", "five", "<i>six</i>", "corpus")
 STUDIES = ("models", "agreement", "factors")
 FAMILIES = ["Alpha", "Beta", '<b>Gamma</b> "x"']
 
@@ -36,7 +39,7 @@ def site(tmp_path_factory) -> Path:
     ability = rng.normal(size=12)
     rows = []
     for protocol, noise in (("direct", 0.8), ("train_before_test", 0.2)):
-        for benchmark in ("one", "two", "three", "four", "five", "<i>six</i>", "corpus"):
+        for benchmark in NAMES:
             for i, model in enumerate(models):
                 score = 0.5 + 0.1 * (ability[i] + noise * rng.normal())
                 if (i, benchmark) not in ((3, "two"), (7, "corpus")):
@@ -45,30 +48,19 @@ def site(tmp_path_factory) -> Path:
     frame = frame.assign(split="test", metric="acc,none", selected=True, source="test", checkpoint="final")
     write_table(frame, SCORES, folder / "scores.parquet")
     sheet = pd.DataFrame({"model": models, "family": [FAMILIES[i % 3] for i in range(12)]})
-    sheet.assign(parameters_b=np.arange(1.0, 13), tokens_b=100, instruction_tuned=[0, 1] * 6).to_csv(
-        folder / "models.csv", index=False
-    )
-    names = ["one", "two", "three", "four", "five", "<i>six</i>", "corpus"]
+    sheet = sheet.assign(parameters_b=np.arange(1.0, 13), tokens_b=100, instruction_tuned=[0, 1] * 6)
+    sheet.to_csv(folder / "models.csv", index=False)
     kinds = ["multiple_choice"] * 6 + ["loglikelihood_rolling"]
-    pd.DataFrame({"benchmark": names, "category": list("xxyyzzp"), "metric": "acc", "output_type": kinds}).to_csv(
-        folder / "benchmarks.csv", index=False
-    )
+    sheet = pd.DataFrame({"benchmark": NAMES, "category": list("xxyyzzp"), "metric": "acc", "output_type": kinds})
+    sheet.to_csv(folder / "benchmarks.csv", index=False)
     paths = [folder / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
     report_agreement(Sources(*paths), folder / "agreement", section=Reports(resamples=60))
     report_factors(Sources(*paths), folder / "factors", section=Reports(resamples=60))
     report_models(Sources(*paths), folder / "models")
-    build_site([folder / name for name in STUDIES], folder / "report", missing=[HOSTILE])
+    reports = [folder / name for name in STUDIES]
+    cards = CardSources(paths[0], paths[2], reports, paths[1])
+    build_site(reports, folder / "report", missing=[HOSTILE], cards=cards)
     return folder / "report" / "agreement" / "index.html"
-
-
-@pytest.fixture(scope="module")
-def models(site) -> Path:
-    return site.parent.parent / "models" / "index.html"
-
-
-@pytest.fixture(scope="module")
-def factors(site) -> Path:
-    return site.parent.parent / "factors" / "index.html"
 
 
 LOADED = "return performance.getEntriesByType('resource').map((entry) => entry.name)"
@@ -229,10 +221,10 @@ def test_what_is_closed_is_not_printed_and_what_is_open_has_its_figures(driver, 
     assert folds == [["asked", True], ["fold", True]]
 
 
-def test_models_are_found_and_the_sentence_of_a_pair_is_read_by_keyboard(driver, models):
+def test_models_are_found_and_the_sentence_of_a_pair_is_read_by_keyboard(driver, site):
     from selenium.webdriver.common.keys import Keys
 
-    open_page(driver, models, 1280)
+    open_page(driver, site.parent.parent / "models" / "index.html", 1280)
     rows = "return [...document.querySelectorAll('table.models tbody tr')].filter((row) => !row.hidden).length"
     assert driver.execute_script(rows) == 12
     driver.find_element("css selector", ".tools input").send_keys("Alpha")
@@ -265,9 +257,32 @@ def test_everything_is_reached_and_operated_by_keyboard(driver, site, study):
     ("width", "theme", "rows"),
     [(1280, "light", 3), (390, "dark", 3), pytest.param(390, "dark", 1000, marks=pytest.mark.slow)],
 )
-@pytest.mark.parametrize("study", ["agreement", "models"])
-def test_axe_finds_nothing(driver, site, width, theme, rows, study):
-    assert_accessible(driver, site.parent.parent / study / "index.html", width, theme, rows=rows)
+@pytest.mark.parametrize("page", ["agreement", "models", ".", "cards/one"])
+def test_axe_finds_nothing(driver, site, width, theme, rows, page):
+    assert_accessible(driver, site.parent.parent / page / "index.html", width, theme, rows=rows)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_table_of_benchmarks_sorts_by_keyboard_and_leads_to_cards(driver, site, width):
+    from selenium.webdriver.common.keys import Keys
+
+    driver.get_log("browser")
+    open_page(driver, site.parent.parent / "index.html", width)
+    fits = "return document.documentElement.scrollWidth <= window.innerWidth"
+    assert driver.execute_script(fits)
+    table = driver.find_element("css selector", "table.m")
+    table.find_elements("css selector", "th button")[0].send_keys(Keys.ENTER)
+    names = "return [...arguments[0].tBodies[0].rows].map((row) => row.querySelector('bdi').textContent)"
+    shown = driver.execute_script(names, table)
+    assert set(shown) == set(NAMES)  # a name is text
+    plain = [name for name in shown if name.isalpha()]
+    assert plain == sorted(plain, reverse=True)
+    table.find_elements("css selector", "tbody a")[shown.index(NAMES[5])].send_keys(Keys.ENTER)
+    wait_for(lambda: driver.find_elements("css selector", ".verdict"))
+    assert driver.find_element("css selector", ".bench").text == NAMES[5] and driver.execute_script(fits)
+    driver.find_element("css selector", "a.brand").click()
+    wait_for(lambda: driver.find_elements("css selector", "table.m"))
+    assert [entry for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
 
 
 def test_very_long_names_do_not_widen_a_narrow_page(driver, tmp_path):

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,26 +48,19 @@ def init(folder: Path) -> None:
 
 
 @command(root)
-def status(
-    configfile: Path = DEFAULT, html: Path | None = None, matrix: bool = True, watch: float | None = None
-) -> None:
+def status(configfile: Path = DEFAULT, html: Path | None = None, matrix: bool = True) -> None:
     """Say which cells are done, running, failed, stale or missing, and the rate and expected finish. Only reads."""
     if html is not None:
         check_file(html, render.PAGE_MARKS)
-    while True:
-        run = load_run(configfile)
-        state = RunState(run)
-        so_far = progress(state.cells, Estimator(run).seconds)
-        say(render.render_summary(state, so_far))
-        if matrix:
-            say(render.render_matrix(state.cells, unplanned_pairs(run)))
-        if html is not None:
-            write_text(html, render.render_page(run.name, state, so_far, refresh=watch, folder=html.parent))
-            say(html)
-        if watch is None or so_far.done == so_far.cells:
-            return
-        sys.stdout.flush()
-        time.sleep(watch)
+    run = load_run(configfile)
+    state = RunState(run)
+    so_far = progress(state.cells, Estimator(run).seconds)
+    say(render.render_summary(state, so_far))
+    if matrix:
+        say(render.render_matrix(state.cells, unplanned_pairs(run)))
+    if html is not None:
+        write_text(html, render.render_page(run.name, state, so_far, html.parent))
+        say(html)
 
 
 @command(root)

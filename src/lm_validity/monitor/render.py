@@ -133,12 +133,10 @@ def _is_unplanned(square: Square, unplanned: Collection[Pair]) -> bool:
     return square.sheet == "models" and square[1:] in unplanned
 
 
-def render_page(
-    title: str, state: RunState, so_far: Progress, refresh: float | None = None, folder: Path = Path()
-) -> str:
+def render_page(title: str, state: RunState, so_far: Progress, folder: Path) -> str:
     """The page: progress, every failed cell, a square for each model and benchmark that leads to its log, the counts.
 
-    `folder`: where the page will lie, from which its links lead. `refresh`: seconds after which it is read again.
+    `folder`: where the page will lie, from which its links lead.
     """
     from lm_validity.pages.page import from_template  # pandas, which a terminal does without
 
@@ -149,7 +147,6 @@ def render_page(
         title=title,
         heading=f"{so_far.done:,} of {so_far.cells:,} cells are done" + f", {len(failed):,} failed" * bool(failed),
         written=time.strftime("%Y-%m-%d %H:%M:%S"),
-        refresh=refresh,
         sentence=describe_progress(so_far),
         share=so_far.done / so_far.cells if so_far.cells else 1,
         states=STATES,

@@ -141,7 +141,7 @@ def test_unplanned_is_not_missing(planned):
     assert describe_plan(planned) in render_summary(state, so_far)
     rows = [line.split() for line in render_matrix(state.cells, rest).splitlines()]
     assert ["oak-m", "#", "-", "-"] in rows and ["oak-s", "#", "#", "#"] in rows
-    page = render_page("run", state, so_far)
+    page = render_page("run", state, so_far, Path())
     assert len(re.findall('title="[^"]*fine-tuning is not planned"', page)) == 6
     assert page.count('class="scroll"') == page.count('class="scroll" tabindex="0"') == 2  # reached by keyboard
 

@@ -100,10 +100,9 @@ def test_the_page_shows_each_square_and_escapes(made_up):
     run_state = RunState(made_up)
     so_far = progress(run_state.cells, alike)
     run_state.cells[0] = run_state.cells[0]._replace(state="failed", error="<script>alert(1)</script>")
-    page = render_page("a <b> run", run_state, so_far, refresh=30)
+    page = render_page("a <b> run", run_state, so_far, Path())
     assert "<script>alert" not in page and "&lt;script&gt;alert(1)" in page and "a &lt;b&gt; run" in page
     assert page.count('class="square"') == 6 * len(scores["direct_eval"])
-    assert 'http-equiv="refresh" content="30"' in page
     assert "elm-m-chat, sums: 11 missing" in page  # 2 prompts x 2 splits, 2 x 2 rates, prompt, adapter, test
 
 
@@ -117,11 +116,11 @@ def test_a_square_leads_to_the_log_of_what_failed(made_up):
         logs[-1].parent.mkdir(parents=True, exist_ok=True)
         logs[-1].write_text("the log")
     state.cells[state.cells.index(cells[0])] = cells[0]._replace(state="failed", error="no")
-    page = render_page("run", state, progress(state.cells, alike), folder=made_up.results / "pages")
+    page = render_page("run", state, progress(state.cells, alike), made_up.results / "pages")
     relative = f"../{logs[0].relative_to(made_up.results).as_posix()}"
     assert page.count(f'href="{relative}"') >= 2, "in the list of failed cells and at the square"
     assert "1 failed" in page.split("</h1>")[0]
-    nowhere = render_page("run", state, progress(state.cells, alike), folder=Path("elsewhere"))
+    nowhere = render_page("run", state, progress(state.cells, alike), Path("elsewhere"))
     assert relative not in nowhere and logs[0].name in nowhere
 
 

@@ -26,6 +26,7 @@ from lm_validity.monitor.status import Estimator, RunState, progress, total, tra
 from lm_validity.plans import drawing
 from lm_validity.run.inputs import check_study, check_tasks, note_changes, study_of
 from lm_validity.run.rules.base import Participants
+from lm_validity.run.workspace import Workspace
 from lm_validity.words import all_findings, count, listing, say, say_markdown
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def preflight(configfile: Path = DEFAULT, fast: bool = False) -> int:
     sheets = Sheets()
     run = load.build_run(read_values(configfile), str(configfile), sheets)
     check_study(run.results, study_of(run, configfile, sheets))
-    for line in (*check.recomputed_cells(run), *(change.describe() for change in note_changes(run))):
+    for line in (*check.recomputed_cells(Workspace(run)), *(change.describe() for change in note_changes(run))):
         say(f"will be computed again: {line}")
     problems = [*check.remove_outdated(run), *check.readiness_problems(run), *check.record_problems(run)]
     if not run.configuration.replay:

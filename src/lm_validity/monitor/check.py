@@ -16,10 +16,10 @@ from lm_validity.config.load import Run
 from lm_validity.config.sheets import is_folder, split_revision
 from lm_validity.errors import INSTALL_CUDA, INSTALL_NF4, ON_CPU, PREFETCH, CellError, InputError, Problem, again
 from lm_validity.files import is_whole, read_json_or, report_problems
-from lm_validity.monitor.status import RunState, controller_since, orphan_jobs
+from lm_validity.monitor.status import controller_since, orphan_jobs
 from lm_validity.run.cell import Cell, label, made_by, read_record_or
 from lm_validity.run.inputs import HubModel, task_problems, why_not_causal
-from lm_validity.run.rules import RULES, rule_of
+from lm_validity.run.rules import RULES
 from lm_validity.run.rules.base import kind_and_id, kind_label, size_class
 from lm_validity.run.store import Store, describe_holder, is_stale
 from lm_validity.run.workspace import ASIDE, Entry, Grid, Workload, Workspace, read_manifest
@@ -30,31 +30,8 @@ from lm_validity.words import count
 
 DIGEST_LENGTH = 40  # a value as long as this says nothing to a person
 ABSENT = "absent"
-UNKNOWN = "its recipe is not known yet; computed again if it is another"
-DEPENDENT = "depends on cells above; computed again if their results differ"
+UNKNOWN = "the recipe that it was finished under is not known"
 CHOSE_ANOTHER = "it chose a cell of another recipe"
-
-
-def recomputed_cells(run: Run) -> list[str]:
-    """One line per rule and reason, with the number of cells: `evaluate_adapter: recipe_version 2 -> 3 (12 cells)`.
-
-    A finished cell is computed again where its recipe is another one than the store's cell of the same name was
-    finished under, and perhaps where it depends on such a cell. Cells that were never finished are not listed.
-    """
-    state = RunState(run)
-    grid, again = state.workspace.grid, set[Cell]()
-    reasons: Counter[tuple[str, str]] = Counter()
-    for entry in state.cells:
-        cell, rule = entry.cell, rule_of(entry.cell)
-        if entry.state == "stale":
-            again.add(cell)
-            if rule.in_store:
-                reasons[rule.name, _why(state.latest_recipe(cell), state.workspace, cell)] += 1
-        elif again.intersection(rule.stands_on(grid, cell)):
-            again.add(cell)
-            if rule.in_store and entry.state == "done":
-                reasons[rule.name, DEPENDENT] += 1
-    return [f"{rule}: {reason} ({count(cells, 'cell')})" for (rule, reason), cells in reasons.items()]
 
 
 def outdated_cells(workspace: Workspace) -> dict[Cell, str]:
@@ -65,21 +42,20 @@ def outdated_cells(workspace: Workspace) -> dict[Cell, str]:
     for cell in workspace.grid.cells():
         try:
             if workspace.outdated(cell) == cell:
-                entry = workspace.entry(cell)
-                if entry is None or entry.folder is None:
-                    outdated[cell] = CHOSE_ANOTHER
-                else:
-                    record = read_json_or(workspace.store.path(entry.folder) / "cell.json", {})
-                    outdated[cell] = _why(record.get("recipe"), workspace, cell)
+                entry, address = workspace.entry(cell), workspace.known_address(cell)
+                outdated[cell] = CHOSE_ANOTHER
+                if entry is not None and entry.folder is not None:
+                    recipe = read_json_or(workspace.store.path(entry.folder) / "cell.json", {}).get("recipe")
+                    outdated[cell] = ", ".join(changes(recipe, address.recipe)) if recipe and address else UNKNOWN
         except (InputError, CellError):
             continue
     return outdated
 
 
-def _why(recorded: Mapping[str, object] | None, workspace: Workspace, cell: Cell) -> str:
-    """What differs between the recipe that a cell had and its present one."""
-    folder = workspace.known_address(cell)
-    return UNKNOWN if recorded is None or folder is None else ", ".join(changes(recorded, folder.recipe))
+def recomputed_cells(workspace: Workspace) -> list[str]:
+    """One line per rule and reason: `finetune_adapter: epochs 3 -> 5 (8 cells, and what stands on them)`."""
+    reasons = Counter(f"{cell.rule}: {reason}" for cell, reason in outdated_cells(workspace).items())
+    return [f"{words} ({count(cells, 'cell')}, and what stands on them)" for words, cells in reasons.items()]
 
 
 def changes(recorded: Mapping[str, object], now: Mapping[str, object], prefix: str = "") -> list[str]:

@@ -54,10 +54,7 @@ class RunState:
         self.run = run
         self.workspace = Workspace(run, also_aside=True)
         self._finished = _list_store(run.results / "store")
-        # label -> the folder finished last, of whatever recipe
-        self._latest = {
-            name.rpartition("--")[0]: name for name in sorted(self._finished, key=self._finished.__getitem__)
-        }
+        self._labels = {name.rpartition("--")[0] for name in self._finished}  # finished, under whatever recipe
         leases = (run.results / "store" / ".leases").glob("*.json")
         self._running = {path.name for path in leases if not is_stale(path)}
         self._failures = read_failures(run)
@@ -75,14 +72,6 @@ class RunState:
             counts.setdefault(state.cell.rule, Counter(dict.fromkeys(STATES, 0)))[state.state] += 1
         return counts
 
-    def latest_recipe(self, cell: Cell) -> dict[str, object] | None:
-        """The recipe under which the cell was finished last; None where it never was or cannot be read."""
-        try:
-            result: dict[str, object] | None = self.workspace.store.read(self._latest[label(cell)])["recipe"]
-            return result
-        except (KeyError, InputError):
-            return None
-
     def _state(self, cell: Cell) -> CellState:
         if not rule_of(cell).in_store:
             return self._selection_state(cell)
@@ -95,7 +84,7 @@ class RunState:
         failed = self._failure(cell)
         if failed:
             return CellState(cell, "failed", failed)
-        return CellState(cell, "stale" if label(cell) in self._latest else "missing")
+        return CellState(cell, "stale" if label(cell) in self._labels else "missing")
 
     def _selection_state(self, cell: Cell) -> CellState:
         """A selection lies in its manifest; it is stale where the cell it chose is not a present one."""

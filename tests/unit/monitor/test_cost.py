@@ -1,7 +1,6 @@
 """The expected cost: analytic, corrected by finished cells, its error shown."""
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,10 +70,8 @@ def test_memory_of_fine_tuning(real):
     row = next(row for row in real.models.values() if size_class(real, row).gpu)
     row = row.model_copy(update={"parameters_b": 8.0})
     real = replace(real, models={row.model: row})
-    classes = {
-        name: one.model_copy(update={"gradient_checkpointing": True})
-        for name, one in real.configuration.size_classes.items()
-    }
+    spare, sizes = {"gradient_checkpointing": True}, real.configuration.size_classes
+    classes = {name: one.model_copy(update=spare) for name, one in sizes.items()}
     spared = replace(real, configuration=real.configuration.model_copy(update={"size_classes": classes}))
     assert Workload(spared).gpu_gb(row) < Workload(real).gpu_gb(row)
 
@@ -87,18 +84,6 @@ def test_logits_at_a_time_are_those_of_the_head():
 def test_uncalibrated_says_so(real):
     text = render_cost(Estimator(real), RunState(real))
     assert "UNCALIBRATED" in text and "(proverbs, riddles, sums)" in text and "on a CPU" not in text
-    on_cpu = real.configuration.evaluation.model_copy(update={"device": "cpu"})
-    run = replace(real, configuration=real.configuration.model_copy(update={"evaluation": on_cpu}))
-    assert "on a CPU" in render_cost(Estimator(run), RunState(run))
-
-
-def without_gpu(run, *names):
-    """The run with these size classes on CPUs."""
-    classes = {
-        name: one.model_copy(update={"gpu": 0}) if name in names else one
-        for name, one in run.configuration.size_classes.items()
-    }
-    return replace(run, configuration=run.configuration.model_copy(update={"size_classes": classes}))
 
 
 def test_hours_of_a_gpu_where_there_is_none_are_called_so(real):
@@ -108,7 +93,12 @@ def test_hours_of_a_gpu_where_there_is_none_are_called_so(real):
         return bool(warning)
 
     assert not is_said(real)
-    run = without_gpu(real, "tiny", "small")
+    configured = real.configuration
+    on_cpu = configured.model_copy(update={"evaluation": configured.evaluation.model_copy(update={"device": "cpu"})})
+    assert is_said(replace(real, configuration=on_cpu))
+    sizes = configured.size_classes.items()
+    classes = {name: one.model_copy(update={"gpu": int(name == "medium")}) for name, one in sizes}
+    run = replace(real, configuration=configured.model_copy(update={"size_classes": classes}))
     assert is_said(run)
     # a cell that finished on a GPU corrects no hours of a CPU; one on a CPU, of any class, does
     finish(run, "evaluate_model", ("oak-m",), lambda cell, predicted: predicted, machine={"gpu": "H200"})
@@ -189,15 +179,6 @@ def test_parameters_the_sheet_does_not_know_are_counted_in_the_weights(real, tmp
     write_json(real.results / "prefetch/models/oak-s.json", {"checkpoints": {"final": point}})
     workload = Workload(real)
     assert workload.parameters(real.models["oak-s"]) == 34 and not workload.assumed
-
-
-def test_the_finish_of_a_run_is_weighted_by_cost(real):
-    """What `status` uses: a fine-tune weighs more than an evaluation, and a selection nothing."""
-    estimator = Estimator(real)
-    weights = {cell.rule: estimator.seconds(cell) for job in Workspace(real).grid.jobs.values() for cell in job.cells}
-    assert weights["finetune_adapter"] > 10 * weights["evaluate_model"] > 0 and weights["select_adapter"] == 0
-    assert all(math.isfinite(value) for value in weights.values())
-    assert json.dumps(weights)
 
 
 def test_trials_cost_what_their_epochs_cost(monkeypatch):

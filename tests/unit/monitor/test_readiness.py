@@ -11,9 +11,19 @@ import pytest
 from lm_validity.config.load import build_run, load_run
 from lm_validity.config.sheets import FINAL, Checkpoint
 from lm_validity.files import write_json
-from lm_validity.monitor.check import leases, readiness_problems, record_problems, unfetched_models
+from lm_validity.monitor.check import (
+    gpu_memory_problems,
+    leases,
+    package_problems,
+    readiness_problems,
+    record_problems,
+    unfetched_models,
+)
+from lm_validity.monitor.render import matrix, render_matrix
+from lm_validity.monitor.status import CellState, Estimator, RunState
 from lm_validity.run.inputs import HubModel
 from lm_validity.run.store import hold_lease, process_start
+from lm_validity.run.workspace import Grid, Workspace
 
 POINT = {"final": {"path": "gone", "subfolder": None, "digest": ""}}
 
@@ -66,12 +76,8 @@ def test_a_cell_that_is_being_computed_is_no_problem_and_a_stale_lease_is(real):
 
 def test_a_model_is_asked_for_with_the_folders_of_its_checkpoints(real):
     run = real()
-    points = (
-        Checkpoint(checkpoint="early", subfolder="steps/2"),
-        Checkpoint(checkpoint="late", subfolder="steps/1"),
-        FINAL,
-    )
-    run.models["oak-s"] = run.models["oak-s"].model_copy(update={"checkpoints": points})
+    points = [Checkpoint(checkpoint=name, subfolder=f"steps/{n}") for n, name in ((2, "early"), (1, "late"))]
+    run.models["oak-s"] = run.models["oak-s"].model_copy(update={"checkpoints": (*points, FINAL)})
     assert unfetched_models(run)["model oak-s"].folders == ("", "steps/1/", "steps/2/")
 
 
@@ -103,22 +109,6 @@ def test_a_model_that_does_not_fit_its_gpus(real):
     assert line.startswith("model oak-l: ") and "'medium' has 1 x 5 GB" in line
     assert lines(real(size_classes={"tiny": {}, "small": {}, "medium": {"gpu_memory_gb": 5, "gpu": 2}})) == []
     assert lines(real(evaluation={"device": "cpu"}, size_classes=run.configuration.model_dump()["size_classes"])) == []
-
-
-def test_a_language_model_of_the_bias_study_must_fit_one_gpu(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("models.tsv").write_text("language_model\tpath\tarchitecture\tsize_class\nelm\torg/elm\tcausal\tlarge\n")
-    Path("tasks.tsv").write_text("task\tpath\ttext\tlabel\tclass_names\nnews\torg/news\ttext\tlabel\tgood|bad\n")
-    values = {"name": "run", "studies": ["bias"], "bias": {"language_models": "models.tsv", "tasks": "tasks.tsv"}}
-
-    def found(**large):
-        return lines(build_run({**values, "size_classes": {"large": large}}, "f.yaml"))
-
-    (line,) = found(gpu_memory_gb=30, gpu=8)
-    assert line.startswith("language model elm: ") and "'large' has 8 x 30 GB" in line
-    assert "size_class " in line and "size_classes.gpu" not in line  # more GPUs would not help
-    assert found(gpu_memory_gb=240) == found(gpu_memory_gb=240, gpu=8) == []
-    assert found(gpu_memory_gb=30, gpu=0) == []  # on the processor
 
 
 def test_a_model_without_chat_template(real):
@@ -168,3 +158,117 @@ def test_a_torch_that_cannot_use_the_gpus(real, monkeypatch):
 def test_a_replay_needs_neither_weights_nor_gpus(built, monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0+cpu")
     assert lines(built) == [] and record_problems(built) == []
+
+
+# ---- one id in the models sheet and in the bias study's sheet: two models, whose jobs have nothing in common ----
+
+
+@pytest.fixture
+def make_run(tmp_path, monkeypatch):
+    """A run with the model `gpt2`, huge and in bfloat16, and a tiny language model in float32 of any id."""
+    monkeypatch.chdir(tmp_path)
+    Path("models.tsv").write_text("model\tpath\tsize_class\tdtype\ngpt2\torg/large\thuge\tbfloat16\n")
+    Path("benchmarks.tsv").write_text("benchmark\ttask\nquiz\tquiz\n")
+    Path("tasks.tsv").write_text("task\tpath\ttext\tlabel\tclass_names\nnews\torg/news\ttext\tlabel\tgood|bad\n")
+
+    def make(language_model="gpt2", **sections):
+        sheet = f"language_model\tpath\tarchitecture\tsize_class\n{language_model}\torg/small\tcausal\ttiny\n"
+        Path("language_models.tsv").write_text(sheet)
+        bias = {"language_models": "language_models.tsv", "tasks": "tasks.tsv"}
+        bias["experiments"] = {"head": {"m": [10], "n": [30], "subsamples": 20}}
+        values = {"name": "run", "studies": ["agreement", "bias"], "bias": bias, **sections}
+        return build_run({**values, "models": "models.tsv", "benchmarks": "benchmarks.tsv"}, "f.yaml")
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("tiny", "problem"),
+    [
+        ({"gpu_memory_gb": 1, "gpu": 8}, "'tiny' has 8 x 1 GB"),
+        ({"gpu_memory_gb": 80}, None),
+        ({"gpu_memory_gb": 80, "gpu": 8}, None),
+        ({"gpu_memory_gb": 1, "gpu": 0}, None),  # on the processor
+    ],
+)
+def test_a_language_model_of_the_bias_study_must_fit_one_gpu(make_run, tiny, problem):
+    found = [str(problem) for problem in gpu_memory_problems(make_run("elm", size_classes={"tiny": tiny}))]
+    assert [line.partition(": ")[0] for line in found] == ["language model elm"] * (problem is not None)
+    # more GPUs would not help
+    assert not found or (problem in found[0] and "size_class " in found[0] and "size_classes.gpu" not in found[0])
+
+
+def test_4_bit_weights_without_bitsandbytes_are_named_before_the_queue(make_run, monkeypatch):
+    asked = make_run().configuration.bias.model_dump(include={"language_models", "tasks"})
+    asked |= {"zero_shot": {"quantization": "nf4"}, "experiments": {"prompts": {"method": "zero_shot"}}}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    def named(run) -> list[str]:
+        return [problem.action for problem in package_problems(run) if problem.where == "bitsandbytes"]
+
+    (action,) = named(make_run(bias=asked))
+    assert "nf4" in action
+    assert not named(make_run(bias=asked | {"zero_shot": {}}))
+    assert not named(make_run(bias=asked | {"experiments": {"heads": {"method": "head"}}}))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "bitsandbytes")
+    assert not named(make_run(bias=asked))
+
+
+def test_what_is_wrong_with_one_is_not_said_of_the_other(make_run, monkeypatch):
+    run = make_run(size_classes={"huge": {"gpu_memory_gb": 1}, "tiny": {"gpu_memory_gb": 80}})
+    assert [problem.where for problem in gpu_memory_problems(run)] == ["model gpt2"]
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.13.0+cpu")
+    needing = make_run(size_classes={"huge": {"gpu": 0}, "tiny": {"gpu": 1}})
+    assert "torch" in {problem.where for problem in package_problems(needing)}
+    assert unfetched_models(run) == {"model gpt2": HubModel("org/large"), "language model gpt2": HubModel("org/small")}
+    run.results.mkdir(parents=True)
+    (run.results / "w.safetensors").touch()
+    point = {"path": str(run.results), "subfolder": None, "digest": ""}
+    write_json(run.results / "prefetch/models/gpt2.json", {"checkpoints": {"final": point}})
+    assert list(unfetched_models(run)) == ["language model gpt2"]
+    assert "language model gpt2" in {problem.where for problem in record_problems(run)}
+    assert "model gpt2" not in {problem.where for problem in record_problems(run)}
+
+
+def test_finished_cells_of_one_are_not_the_others(make_run):
+    run = make_run()
+    for kind in ("models", "language_models"):
+        point = {"path": f"/cache/{kind}", "revision": "sha", "digest": f"of {kind}", "subfolder": None}
+        write_json(run.results / f"prefetch/{kind}/gpt2.json", {"checkpoints": {"final": point}})
+    names = ["good", "bad"]
+    text = {"task": "news", "path": "somewhere.parquet", "sha256": "def", "class_names": names, "description": "d"}
+    write_json(run.results / "prefetch/tasks/news.json", text)
+    write_json(run.results / "prefetch/benchmarks/quiz.json", {"digest": "abc", "record": {}})
+    for split in ("train", "validation", "test"):
+        write_json(run.results / f"splits/quiz/{split}.json", {"documents": 10, "digest": split})
+    workspace = Workspace(run)
+    cells = [cell for job in workspace.grid.jobs.values() for cell in job.cells]
+    (trials,) = (cell for cell in cells if cell.rule == "pretrain_on_test")
+    scored = next(cell for cell in cells if cell.rule == "evaluate_model")
+    assert "of language_models" in workspace.recipe(trials).values()
+    assert workspace.recipe(scored)["model"] == "of models"
+    manifests = workspace.grid.all_manifests()
+    assert len(set(manifests)) == len(manifests)
+
+    def done():
+        return {one.cell for one in RunState(run).cells if one.state == "done"}
+
+    for cells_done in ([trials], [trials, scored]):
+        address = workspace.address(cells_done[-1])
+        workspace.store.commit(address, {}, {"wall_seconds": 10.0}, lambda folder: None)
+        assert done() == set(cells_done)
+    measured = {one.rule: one.size_class for one in Estimator(run).measured}
+    assert measured == {"pretrain_on_test": "tiny", "evaluate_model": "huge"}
+
+
+def test_each_of_equal_ids_has_its_squares(make_run):
+    """Model and language model `gpt2`, benchmark and task `quiz`: two squares, not one with the cells of both."""
+    text = Path("tasks.tsv").read_text()
+    Path("tasks.tsv").write_text(text.replace("news\t", "quiz\t", 1))
+    states = {"pretrain_on_test": "done"}
+    cells = [CellState(cell, states.get(cell.rule, "missing")) for cell in Grid(make_run()).cells()]
+    assert {tuple(square): dict(counts) for square, counts in matrix(cells).items()} == {
+        ("models", "gpt2", "quiz"): {"missing": len(cells) - 1},
+        ("language_models", "gpt2", "quiz"): {"done": 1},
+    }
+    assert [line for line in render_matrix(cells).splitlines() if line.startswith("gpt2")] == ["gpt2 .", "gpt2 #"]

@@ -8,12 +8,13 @@ import pytest
 
 from lm_validity.config.load import load_run
 from lm_validity.files import read_json, write_json
-from lm_validity.monitor.check import DEPENDENT, changes, recomputed_cells
+from lm_validity.monitor.check import CHOSE_ANOTHER, changes, recomputed_cells
 from lm_validity.run.rules import RULES
+from lm_validity.run.workspace import Workspace
 
 
 def recomputed(run) -> dict[tuple[str, str], int]:
-    lines = (re.fullmatch(r"(\w+): (.*) \((\d+) \w+\)", line).groups() for line in recomputed_cells(run))
+    lines = (re.fullmatch(r"(\w+): (.*) \((\d+) \w+, .*\)", line).groups() for line in recomputed_cells(Workspace(run)))
     return {(rule, why): int(number) for rule, why, number in lines}
 
 
@@ -31,19 +32,19 @@ def test_nothing_of_an_unchanged_run(built):
 
 
 @pytest.mark.parametrize("rule", ["evaluate_model", "finetune_adapter", "evaluate_adapter"])
-def test_a_raised_version_is_named_with_its_cells_and_what_stands_on_them(built, rule, monkeypatch):
+def test_a_raised_version_is_named_with_its_cells_and_the_choices_among_them(built, rule, monkeypatch):
     before = RULES[rule].recipe_version
     monkeypatch.setattr(RULES[rule], "recipe_version", before + 1)
     found = recomputed(built)
     assert found.pop((rule, f"recipe_version {before} -> {before + 1}")) == finished(rule)
-    assert {why for _, why in found} <= {DEPENDENT} and bool(found) == (rule != "evaluate_adapter")
+    assert {why for _, why in found} <= {CHOSE_ANOTHER}
 
 
 def test_documents_that_changed_are_named(built):
     split = next(Path("results/replay/splits").glob("*/test.json"))
     write_json(split, read_json(split) | {"digest": "0" * 64})
-    found = Counter({rule: count for (rule, why), count in recomputed(built).items() if why != DEPENDENT})
-    assert set(found) == {"evaluate_model", "evaluate_adapter"}
+    found = Counter({rule: count for (rule, why), count in recomputed(built).items()})
+    assert set(found) == {"evaluate_model"}  # on whose test split what is evaluated after training stands
 
 
 def test_cells_that_were_never_finished_are_not_computed_again(built):

@@ -75,10 +75,7 @@ def test_it_is_named_and_computed_again(wrong, capsys, command):
         assert f"{label(ONE)}: dtype float16 -> bfloat16" in capsys.readouterr().out
     else:
         study.preflight(CONFIG, fast=True)
-    for rule in (
-        "finetune_adapter",
-        "select_adapter",
-    ):  # as Snakemake does: the first is gone, the second depends on it
+    for rule in ("finetune_adapter", "select_adapter"):  # as Snakemake does: one is gone, the other depends on it
         for job in Workspace(wrong).grid.jobs.values():
             workspace = Workspace(wrong)
             gone = not all(Path(path).is_file() for path in workspace.grid.manifests(job))
@@ -263,11 +260,8 @@ def test_side_files_of_another_kind_hold_nothing(built):
     workspace = Workspace(built)
     counts = RunState(built).counts
     lease = workspace.store.lease(workspace.address(ONE).folder)
-    for path in (
-        workspace.store.path(workspace.address(ONE)) / "sidecar.json",
-        lease,
-        built.results / "controller.json",
-    ):
+    sidecar = workspace.store.path(workspace.address(ONE)) / "sidecar.json"
+    for path in (sidecar, lease, built.results / "controller.json"):
         path.parent.mkdir(exist_ok=True)
         path.write_text("[1]")
     for content in ('{"a": 1}', '[{"cell": {"rule": "of_2030", "model": "x"}, "error": "x", "hint": "y"}]', "[3]"):

@@ -15,18 +15,22 @@ LEDE = {"heading": "Rankings agree better", "sentence": "Agreement: **0.52 → 0
 LONG = "On " + "and on ".join(f"benchmark {number}, " for number in range(60)) + "nothing was found."
 
 
+def write_pages(folder: Path, documents: dict[str, tuple[dict | None, list[str]]]) -> None:
+    """Pages of reports, from their ledes and findings."""
+    for name, (lede, sentences) in documents.items():
+        found = [{"sentence": sentence, "basis": "", "alarm": False} for sentence in sentences]
+        (folder / name).mkdir(parents=True)
+        page = {"name": name, "title": name.title(), "lede": lede, "findings": found}
+        (folder / name / "page.json").write_text(json.dumps(page))
+
+
 @pytest.fixture
 def site(tmp_path) -> Path:
     """Six reports: two with a headline, others of an earlier version, with long findings."""
     documents = {"agreement": (LEDE, ["Of tau."]), "factors": (None, ["One factor explains 0.79. Another 0.1."])}
     documents |= {name: (None, [LONG, "More."]) for name in ("signal", "items", "bias")}
     documents["readiness"] = ({"heading": "Ready?", "sentence": "Not known.", "interval": ""}, [])
-    for name, (lede, sentences) in documents.items():
-        folder = tmp_path / "site" / name
-        folder.mkdir(parents=True)
-        found = [{"sentence": sentence, "basis": "", "alarm": False} for sentence in sentences]
-        page = {"name": name, "title": name.title(), "lede": lede, "findings": found}
-        (folder / "page.json").write_text(json.dumps(page))
+    write_pages(tmp_path / "site", documents)
     (tmp_path / "site" / "index.html").write_text("")
     return tmp_path / "site"
 
@@ -87,15 +91,11 @@ def test_of_a_runs_site_and_of_a_report_of_its_own(site, findings, tmp_path):
 def test_where_lines_are_few_a_text_ends_behind_a_sentence_and_what_was_computed_goes(tmp_path):
     """Six reports, 13 lines of text: ten lines are left, none ends in the middle of a sentence."""
     number = "One factor explains 87% of the differences between these twelve models after training"
-    ledes = {
-        name: {"heading": "", "sentence": f"{number}.", "interval": "95%: 69% to 95%"}
-        for name in ("agreement", "factors", "readiness", "bias", "computation")
-    }
+    common = {"heading": "", "sentence": f"{number}.", "interval": "95%: 69% to 95%"}
+    ledes = dict.fromkeys(("agreement", "factors", "readiness", "bias", "computation"), common)
     defined = "Ready: above chance for good, and the order of all models nearly settled. First: a benchmark of a name."
     ledes["signal"] = {"heading": "Two of three are ready before the end", "sentence": defined, "interval": ""}
-    for name, lede in ledes.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "page.json").write_text(json.dumps({"name": name, "lede": lede, "findings": []}))
+    write_pages(tmp_path, {name: (lede, []) for name, lede in ledes.items()})
     lines = headlines(tmp_path / name for name in ledes)
     assert len(lines) == 10 and not any("Computation" in line or "…" in line for line in lines)
     assert sum("95%)" in line for line in lines) == 4 and lines[-1].endswith("nearly settled.")

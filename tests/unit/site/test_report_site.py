@@ -334,22 +334,6 @@ def test_wide_parquet_tables_and_what_an_import_knew_of_the_models(tmp_path):
     assert later.facts == first.facts == {"a": {"parameters_b": 7.0}, "b": {"parameters_b": 13.0}}
 
 
-def test_two_models_under_one_name_are_refused(tmp_path):
-    for number in (1, 2):
-        scores, config = {"boolq": {"acc,none": 0.5}}, {"model_num_parameters": number}
-        document = {"results": scores, "model_name": "m", "config": config}
-        (tmp_path / f"{number}.json").write_text(json.dumps(document))
-    refused([tmp_path / "1.json", tmp_path / "2.json"], tmp_path / "out", "two different models")
-
-
-def test_what_was_there_stays_when_a_second_call_fails(tmp_path, four):
-    shutil.copytree(four / "out", tmp_path / "out")
-    before = (tmp_path / "out" / "index.html").read_bytes()
-    with pytest.raises(InputError):
-        write([tmp_path / "nowhere"], tmp_path / "out")
-    assert (tmp_path / "out" / "index.html").read_bytes() == before
-
-
 def test_the_command_line_tells_folders_from_subcommands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     put_results(tmp_path / "signal", models=2, tasks=TASKS[:2])
@@ -443,20 +427,6 @@ def test_bits_per_byte_between_0_and_1_are_no_points(tmp_path):
     lines += ["a,wikitext,bits_per_byte,.90,.005", "b,wikitext,bits_per_byte,.70,.005"]
     rows = Rows.read(table_site(tmp_path, SCORE_COLUMNS, *lines) / "compare" / "results.parquet")
     assert rows.value("joint_change") == pytest.approx(0.01) and rows.row("joint_verdict").text == "not known"
-
-
-def test_the_page_of_two_models_has_the_difference_along_training(tmp_path):
-    lines = [
-        f"{model},{benchmark},acc,{tokens},{0.3 + tokens / 100 + (model == 'b') * tokens / 1000},.01"
-        for model in "ab"
-        for benchmark in ("arc_challenge", "hellaswag")
-        for tokens in (10, 20, 30)
-    ]
-    rows = Rows.read(
-        table_site(tmp_path, "model,benchmark,metric,tokens_b,value,stderr", *lines) / "compare" / "results.parquet"
-    )
-    together = {row.said["point"]: row.value for row in rows.all("change_along_training", subject=None)}
-    assert together == pytest.approx({10: 0.01, 20: 0.02, 30: 0.03})
 
 
 def test_what_is_left_out_of_the_site_is_not_ranked(tmp_path):

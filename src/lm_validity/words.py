@@ -167,9 +167,9 @@ def listing(names: Iterable[object], limit: int = 12) -> str:
     return names_shown if len(all_names) <= limit else f"{names_shown} and {len(all_names) - limit} more"
 
 
-def with_names(sentences: Mapping[str, Collection[object]], limit: int = 12) -> list[str]:
+def with_names(sentences: Mapping[str, Collection[object]]) -> list[str]:
     """Of `{"Models without a score: {}.": names}` the sentences that have names, with their listing in them."""
-    return [sentence.format(listing(names, limit)) for sentence, names in sentences.items() if names]
+    return [sentence.format(listing(names)) for sentence, names in sentences.items() if names]
 
 
 def shared_beginning(names: Iterable[str]) -> int:

@@ -71,10 +71,10 @@ def build_site(
     if earlier is not None:
         write_since(earlier, snapshot, output / "since")
         documents["since"] = _page_of(output / "since")
-    names = sorted(documents, key=lambda study: (ORDER.index(study) if study in ORDER else len(ORDER), study))
+    pages, folders = [documents[study] for study in sorted(documents, key=ORDER.index)], dict[str, str]()
     links = [Link("Benchmarks" if made else "Answers", "index.html")]
-    links += [Link(documents[study]["title"], f"{study}/index.html") for study in names]
-    pages, folders = [documents[study] for study in names], dict[str, str]()
+    links += [Link(page["title"], f"{page['name']}/index.html") for page in pages]
+    feet = {"missing": missing, "source": source}
 
     def seen_from(up: str) -> list[Link]:
         return [link._replace(href=f"{up}{link.href}") for link in links]
@@ -82,25 +82,22 @@ def build_site(
     for page in pages:
         write_html(page, output / page["name"], navigation=seen_from("../"), missing=missing, source=source)
     if made:
-        folders = parts.write_cards(
-            made, output / parts.FOLDER, navigation=seen_from("../../"), missing=missing, source=source
-        )
+        folders = parts.write_cards(made, output / parts.FOLDER, navigation=seen_from("../../"), **feet)
     lead = [f"The run {name}."] if name else []
     lead += [_population(cards, made)] if cards and made else []
     variables = first_page(pages, cards, made, folders) | {"about": " ".join([*lead, about]).strip()}
-    html = from_template("index.html.j2", navigation=links, missing=missing, source=source, **variables)
-    write_text(output / "index.html", html)
+    write_text(output / "index.html", from_template("index.html.j2", navigation=links, **feet, **variables))
     write_text(output / "findings.md", _findings_text(pages))
     return output / "index.html"
 
 
 def _findings_text(documents: Sequence[PageDocument]) -> str:
     """All findings by study, as Markdown."""
-    parts = ["# Findings"]
-    for page in documents:
-        listed = "\n".join(f"- {found['sentence']} {found['basis']}".rstrip() for found in page["findings"])
-        parts += [f"## {page['title']}", listed] if listed else []
-    return "\n\n".join(parts) + "\n"
+    lines = ["# Findings"]
+    for page in filter(itemgetter("findings"), documents):
+        lines += ["", f"## {page['title']}", ""]
+        lines += [f"- {finding['sentence']} {finding['basis']}".rstrip() for finding in page["findings"]]
+    return "\n".join(lines) + "\n"
 
 
 def _page_of(folder: Path) -> PageDocument:
@@ -135,7 +132,6 @@ def first_page(
         "cards": sources.settings if sources else None,
         "limits": [(title, notes) for title, notes in limits.items() if notes],
         "documents": documents,
-        "outcome": parts.outcome,
         "percent": percent,
     }
 
@@ -220,13 +216,7 @@ def _invitation(sources: CardSources | None, cards: Sequence[Card]) -> str | Non
     """The one line on what was not measured; None where every study took part."""
     if sources is None or not cards:
         return None
-    first, then = (max(facts.value_of(card.rows, f"models.{p}") or 0 for card in cards) for p in PROTOCOLS)
-    if 0 < then < first and not any("train_before_test" in parts.drawn_taus(card.rows, "tau") for card in cards):
-        return (
-            f"{then:.0f} of {first:.0f} models have scores after training so far. Their dots follow once an interval "
-            "can be given."
-        )
-    if "agreement" in sources.results and not then:
+    if "agreement" in sources.results and not any(known(card.rows, f"models.{TRAINED}") for card in cards):
         return "Is the first model better, or only better prepared for these tests? Direct scores cannot say."
     return next((words for report, words in _UNMEASURED.items() if report not in sources.results), None)
 

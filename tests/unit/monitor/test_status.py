@@ -140,37 +140,31 @@ def test_nothing_is_wider_than_the_terminal(monkeypatch):
     assert lines[1].split() == [*"123456789", *"012345"] and lines[2].startswith("m" * 29 + "…")
 
 
-def states(*finished, missing=0):
-    done = [CellState(ONE, "done", finished=moment) for moment in finished]
-    return done + [CellState(ONE, "missing")] * missing
+NOW = 100_000.0
+RECENT = [NOW - 360 * number for number in range(10)]
+SHORT = BenchmarkCell("evaluate_model", "m", "x", "final", "plain", split="test")
 
 
-def test_rate_and_finish_are_those_of_the_last_hour():
-    """10 cells in the last hour, 20 left: two hours; an older cell only says that the run is older."""
-    now = 100_000.0
-    recent = [now - 360 * number for number in range(10)]
-    found = progress(states(now - 9000, *recent, missing=20), alike, now)
-    assert found.rate == 10 and found.remaining_seconds == pytest.approx(7200)
-    assert numbers(describe_progress(found, now))[:6] == ["11", "31", "35.5", "10.0", "60", "2.0"]
-    # a run that began ten minutes ago is measured from its first cell
-    young = progress(states(now - 600, now - 300, now, missing=4), alike, now)
-    assert young.window == 600 and young.rate == 12 and young.remaining_seconds == pytest.approx(1200)
-
-
-def test_work_rather_than_number_of_cells_gives_the_finish():
-    now = 100_000.0
-    short, long = BenchmarkCell("evaluate_model", "m", "x", "final", "plain", split="test"), ONE
-    cells = [CellState(short, "done", finished=now - 9000)]
-    cells += [CellState(short, "done", finished=now - 10 * number) for number in range(36)]
-    cells += [CellState(long, "missing")]
-    found = progress(cells, weight=lambda cell: 1000.0 if cell is long else 10.0, now=now)
-    assert found.remaining_seconds == pytest.approx(1000 / 360 * 3600)
-
-
-def test_without_recent_cells_there_is_no_rate():
-    found = progress(states(1.0, missing=1), alike, 100_000.0)
-    assert (found.rate, found.remaining_seconds, numbers(describe_progress(found))) == (None, None, ["1", "2", "50.0"])
-    assert numbers(describe_progress(progress(states(1.0), alike, 100_000.0))) == ["1", "1", "100.0"]
+@pytest.mark.parametrize(
+    ("finished", "missing", "rate", "seconds", "words"),
+    [
+        # 10 cells in the last hour, 20 left: two hours; an older cell only says that the run is older
+        ([NOW - 9000, *RECENT], [ONE] * 20, 10, 7200, ["11", "31", "35.5", "10.0", "60", "2.0"]),
+        # a run that began ten minutes ago is measured from its first cell
+        ([NOW - 600, NOW - 300, NOW], [ONE] * 4, 12, 1200, ["3", "7", "42.9", "12.0", "10", "20"]),
+        # work rather than number of cells: a fine-tune takes a hundred times as long as a score
+        ([NOW - 9000, *(NOW - 10 * number for number in range(36))], [ONE], 36, 1000 / 360 * 3600, ["37", "38"]),
+        ([1.0], [ONE], None, None, ["1", "2", "50.0"]),
+        ([1.0], [], None, 0.0, ["1", "1", "100.0"]),
+    ],
+)
+def test_rate_and_finish_are_those_of_the_last_hour(finished, missing, rate, seconds, words):
+    is_mixed = len(missing) == 1
+    cells = [CellState(SHORT if is_mixed else ONE, "done", finished=moment) for moment in finished]
+    cells += [CellState(cell, "missing") for cell in missing]
+    found = progress(cells, lambda cell: 1000.0 if cell is ONE and is_mixed else 10.0, NOW)
+    assert (found.rate, found.remaining_seconds) == (rate, seconds and pytest.approx(seconds))
+    assert numbers(describe_progress(found, NOW))[: len(words)] == words
 
 
 def test_finished_cells_are_found_without_opening_their_manifests(built, monkeypatch):

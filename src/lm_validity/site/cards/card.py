@@ -121,11 +121,6 @@ def make_card(sources: facts.CardSources, benchmark: str) -> Card:
 # Words and pictures of a card's rows.
 
 
-def outcome(answer: str) -> Outcome:
-    """The mark's word for a rule's answer: `in part` for PARTLY, else the answer itself."""
-    return cast(Outcome, "in part" if answer == facts.PARTLY else answer)
-
-
 def ceiling_of(rows: Rows, tau: Row) -> Row | None:
     """The noise ceiling of an agreement, where it is shown."""
     ceiling = facts.known(rows, f"{tau.quantity.replace('tau', 'tau_ceiling')}.{tau.protocol}")
@@ -219,7 +214,7 @@ def _drawn(rows: Rows, label: str, lines: Iterable[tuple[str, Row]], unit: str =
 
 def _marked(question: str, words: str, picture: Markup, verdict: facts.Verdict, rule: str) -> Panel:
     mark = verdict.marks[rule]
-    return Panel(question, words, picture, outcome(mark.outcome), mark.word)
+    return Panel(question, words, picture, cast(Outcome, mark.outcome), mark.word)
 
 
 def _ranks_panel(rows: Rows, verdict: facts.Verdict) -> Panel | None:
@@ -334,7 +329,7 @@ def card_html(card: Card, **site: object) -> str:
     about += [f"{items:,.0f} items"] if items is not None else []
     words = {"title": f"{card.benchmark}: {card.verdict.sentence}", "about": " · ".join(about)}
     legend = legend_of([panel.svg for panel in card.panels])
-    return from_template("card.html.j2", card=card, outcome=outcome, legend=legend, **words, **site)
+    return from_template("card.html.j2", card=card, legend=legend, **words, **site)
 
 
 _MARKED = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_[]<>|#"} | {"\n": " "})

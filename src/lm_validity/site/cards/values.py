@@ -349,7 +349,7 @@ def _splits(rows: Rows, folder: Path | None) -> None:
 # ----------------------------------------------------------------------------------------------------------------------
 # The verdict: what the rules say, and the sentence that they make.
 
-YES, NO, PARTLY, NOT_KNOWN, NOT_MEASURED = "yes", "no", "partly", "not known", "not measured"
+YES, NO, PARTLY, NOT_KNOWN, NOT_MEASURED = "yes", "no", "in part", "not known", "not measured"
 
 
 class Statement(NamedTuple):
@@ -447,8 +447,7 @@ def _statements(rows: Rows, settings: Cards) -> Iterator[Statement]:
     row = known(rows, key)
     sides = side(row, settings.separated), side(row, settings.not_separated)
     parted = {(YES, YES): YES, (NO, NO): NO, (NO, YES): PARTLY}.get(sides, NOT_KNOWN)
-    word = "in part" if parted == PARTLY else ""
-    yield _said("separates", NOT_MEASURED if row is None else parted, (key,), word)
+    yield _said("separates", NOT_MEASURED if row is None else parted, (key,))
     key = _key(rows, "reliability")
     yield _said("reliable", side(known(rows, key), settings.reliable), (key,))
     # a size without a threshold: what it does is in reliability, separation and the noise ceiling

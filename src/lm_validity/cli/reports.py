@@ -14,15 +14,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import typer
 
 from lm_validity.cli import app as root
-from lm_validity.cli.options import (
-    PathsCommand,
-    PathsOrCommand,
-    command,
-    make_group,
-    say_findings,
-    site_reports,
-    takes_section,
-)
+from lm_validity.cli import options
+from lm_validity.cli.options import command, takes_section
 from lm_validity.config.load import load_run
 from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports, Screening, SignalConventions
 from lm_validity.errors import InputError
@@ -32,17 +25,17 @@ from lm_validity.words import say
 if TYPE_CHECKING:
     from lm_validity.tables.formats.score_files import ImportOptions
 
-app = make_group(
+app = options.make_group(
     "Write one report from tables, or all that the data allow from result files. "
     "If a folder has a subcommand's name, write ./signal.",
-    PathsOrCommand,
+    options.PathsOrCommand,
 )
-imports = make_group(
+imports = options.make_group(
     "Turn result files from elsewhere into tables. Harnesses are recognised; of other tables it asks what is not sure.",
-    PathsOrCommand,
+    options.PathsOrCommand,
 )
-exports = make_group("Write tables in the formats of other programs.")
-simulations = make_group("Run a simulation and write its page.")
+exports = options.make_group("Write tables in the formats of other programs.")
+simulations = options.make_group("Run a simulation and write its page.")
 for _name, _group in (("report", app), ("import", imports), ("export", exports), ("simulate", simulations)):
     root.add_typer(_group, name=_name)
 
@@ -73,7 +66,7 @@ def _report(
         resolve_name(f"lm_validity.{FUNCTIONS[name]}")(Sources(scores, *tables), folder, **options)
 
 
-@command(app, "DIR_OR_FILES...", PathsCommand)
+@command(app, "DIR_OR_FILES...", options.PathsCommand)
 def report_site(
     results: list[Path], output: Path = Path("report"), single_file: bool = False, models: Path | None = None,
     benchmarks: Path | None = None, group: list[str] | None = None, beside: Path | None = None,
@@ -94,7 +87,7 @@ def report_site(
     inputs = gather.Given(models, benchmarks, beside, files.options, section, plan=plan, agreement=agreement)
     inputs = replace(inputs, single_file=single_file, mix_versions=mix_versions, since=since, without=without)
     report.report_site(files.paths, output, inputs, say)
-    say_findings(output, site_reports(output), quote(str(output)))
+    options.say_findings(output, options.site_reports(output), quote(str(output)))
 
 
 @command(app)
@@ -192,9 +185,9 @@ def compare(
 
     for written_file in filter(None, (markdown, junit)):
         check_file(written_file, [verdicts.MARK])
-    options = _files([], columns=columns).options
+    files = _files([], columns=columns)
     request = verdicts.Comparing(at, margin, mix_versions, benchmarks, for_page=output is not None)
-    compared = verdicts.compare(model_a, model_b, scores or folder, replace(request, options=options), items)
+    compared = verdicts.compare(model_a, model_b, scores or folder, replace(request, options=files.options), items)
     if output is not None:
         inputs = [scores, folder, items, benchmarks, *filter(Path.exists, map(Path, (model_a, model_b)))]
         with _folder_of(output, "compare", *inputs) as written:
@@ -214,7 +207,7 @@ def compare(
 # `lm-validity import …`: result files of other programs into our tables.
 
 
-@command(imports, "FILES...", PathsCommand)
+@command(imports, "FILES...", options.PathsCommand)
 def of_any_format(
     results: list[Path], output: Path, columns: str | None = None, reading: Path | None = None,
     model: list[str] | None = None, protocol: str | None = None, prepared_on: str | None = None, strict: bool = False,

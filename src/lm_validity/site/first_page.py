@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import floor
+from math import ceil, floor
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -414,7 +414,8 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
     trained, kind = "train_before_test" in protocols, "t" if protocols == {"train_before_test"} else "d"
     # an axis of tau begins at 0, or lower by halves
     low, low_similar = (floor(2 * min([0.0, *_extent(numbers)])) / 2 for numbers in taus.values())
-    widest = max([0.05, *map(abs, _extent(row for card in cards for row in card.rows.all("bias")))])
+    effects = _extent(row for card in cards for row in card.rows.all("bias"))
+    widest = ceil(max([5.0, *(abs(100 * end) for end in effects)])) / 100  # whole points
     similar = 150 if sources.curves.empty else 110  # beside what curves say there is less room
     wide = (200 if sources.curves.empty else 165) if trained else similar
     sizes = any(card.rows.all("separated_within_2") and parts.separated(card.rows) for card in cards)
@@ -447,7 +448,7 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
         Column("ready", "Is it ready early?", "above chance, order settled", "Ready early?", _ready_cell,
                rests_on=["settled_from", "signal_from"]),
         Column("bias", "Does having seen test text change it?", "points of its score", "Seen test text",
-               _bias_cell, 112, draw.Axis(-widest, widest, 5, 107),
+               _bias_cell, 96, draw.Axis(-widest, widest, 5, 91),
                [*zip((-widest, 0.0, widest), draw.written_points((-widest, 0.0, widest)), strict=True)],
                rests_on=["bias"]),
     ]  # fmt: skip

@@ -162,7 +162,10 @@ def _sorted_out(paths: Iterable[str | Path]) -> dict[str, list[Path]]:
     """Our tables among the paths by kind, told by their columns, and under "" the rest, which is imported."""
     sorted_paths = dict[str, list[Path]]()
     for path in map(Path, paths):
-        tables = _tables_in(path) if path.is_dir() else [path] if path.is_file() and path.suffix == ".parquet" else []
+        tables = [path] if path.is_file() and path.suffix == ".parquet" else []
+        for folder in (path, path / "tables") if path.is_dir() else ():
+            held = [table for kind in _MARKS if (table := folder / f"{kind}.parquet").is_file()]
+            tables = tables or (held if any(table.stem in ("scores", "trials") for table in held) else [])
         kinds = {table: kind for table in tables if (kind := table_kind(table))}
         for table, kind in kinds.items():
             sorted_paths.setdefault(kind, []).append(table)
@@ -177,14 +180,6 @@ def _sorted_out(paths: Iterable[str | Path]) -> dict[str, list[Path]]:
         sheets = schema.sheets_in(path) if path.is_dir() else {}
         sorted_paths.setdefault("", []).extend(sorted({*path.iterdir()} - {*sheets.values()}) if sheets else [path])
     return sorted_paths
-
-
-def _tables_in(folder: Path) -> list[Path]:
-    for tables_folder in (folder, folder / "tables"):
-        tables = [path for kind in _MARKS if (path := tables_folder / f"{kind}.parquet").is_file()]
-        if any(path.stem in ("scores", "trials") for path in tables):
-            return tables
-    return []
 
 
 def _only(kind: str, paths: list[Path]) -> Path:

@@ -22,20 +22,11 @@ from lm_validity.config.load import Run, read_cells
 from lm_validity.errors import InputError
 from lm_validity.files import commit_of, made_from, read_json, replaced_folder, write_text
 from lm_validity.pages.page import asset, deflated, write_html, write_page
+from lm_validity.site import pages
 from lm_validity.site.cards.card import FOLDER as CARDS_FOLDER
 from lm_validity.site.cards.values import CardSources
 from lm_validity.site.first_page import ORDER, build_site
 from lm_validity.site.gather import BENCHMARKS, MODELS, Gathered, Given, Sheets, gather, write_sheets
-from lm_validity.site.pages import (
-    SNAPSHOT,
-    WITHOUT,
-    Earlier,
-    add_beside,
-    beside_page,
-    data_page,
-    leave_items_out,
-    read_earlier,
-)
 from lm_validity.studies.agreement.score_matrix import STUDY
 from lm_validity.tables import schema
 from lm_validity.tables.counted import Sources, count_scores
@@ -178,7 +169,7 @@ def _comparisons(sources: Sources, sheets: Sheets, inputs: Given, selections: Pa
 
 
 NAMES = (*ORDER, CARDS_FOLDER, "assets", "index.html", "scores.parquet", FILE, "items.parquet", "import.json",
-         "reading.yaml", SNAPSHOT, "findings.md")  # fmt: skip
+         "reading.yaml", pages.SNAPSHOT, "findings.md")  # fmt: skip
 
 
 def report_site(
@@ -210,11 +201,11 @@ def report_site(
 
     with replaced_folder(output, "report", inputs=(*paths, inputs.beside, inputs.splits), names=NAMES,
                          entries_to_keep=sheets_to_keep) as folder:  # fmt: skip
-        earlier = None if inputs.since is None else read_earlier(inputs.since)
+        earlier = None if inputs.since is None else pages.read_earlier(inputs.since)
         gathered = gather(paths, folder, inputs.options)
         if inputs.without is not None:
-            gathered = leave_items_out(gathered, inputs.without, folder)
-            earlier = _with_all_items(paths, inputs, gathered.lines[-1].removeprefix(WITHOUT).rstrip("."))
+            gathered = pages.leave_items_out(gathered, inputs.without, folder)
+            earlier = _with_all_items(paths, inputs, gathered.lines[-1].removeprefix(pages.WITHOUT).rstrip("."))
         keep(*gathered.lines, *(f"Sheet: {path}" for path in sheets.values()))
         site_sheets = _write_tables(gathered, inputs, folder, keep)
         try:
@@ -232,21 +223,21 @@ def report_site(
     return lines
 
 
-def _with_all_items(paths: list[str | Path], inputs: Given, left_out: str) -> Earlier:
+def _with_all_items(paths: list[str | Path], inputs: Given, left_out: str) -> pages.Earlier:
     """The report of all items, to compare with: what hangs on those that are left out shows beside it."""
     with tempfile.TemporaryDirectory() as name:
         try:
             report_site(paths, Path(name) / "report", replace(inputs, without=None, single_file=False))
         except InputError as error:
             raise InputError(error.problem, "leave out --without: there is no report of all items.") from error
-        return read_earlier(Path(name) / "report")._replace(without=left_out)
+        return pages.read_earlier(Path(name) / "report")._replace(without=left_out)
 
 
 def _write_tables(gathered: Gathered, inputs: Given, folder: Path, tell: Tell) -> Sheets | None:
     """Write the scores, the two sheets and the settings, where there are scores; say where settings differ."""
     if gathered.scores is None:
         return None
-    scores = add_beside(gathered.scores, inputs.beside)
+    scores = pages.add_beside(gathered.scores, inputs.beside)
     sheets = write_sheets(scores, gathered, inputs, folder, tell)
     # billions of training tokens from iterations, where the sheet says the tokens in a step
     step = scores["model"].map(sheets.models.set_index("model")["tokens_per_step"].astype("float64"))
@@ -266,17 +257,17 @@ def _write_tables(gathered: Gathered, inputs: Given, folder: Path, tell: Tell) -
 
 def _write_reports(
     gathered: Gathered, sheets: Sheets | None, inputs: Given, folder: Path, source: str, tell: Tell,
-    earlier: Earlier | None,
+    earlier: pages.Earlier | None,
 ) -> list[str]:  # fmt: skip
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
     jobs, absent = choose_reports(gathered, sheets, folder, inputs)
     failed = run_reports(jobs, folder, tell)
-    pages = [folder / job.name for job in jobs if job.name not in failed]
+    folders = [folder / job.name for job in jobs if job.name not in failed]
     names = dict[str, list[str]]()  # by reason; the folder is a draft, whose name nobody finds
     for name, reason in (absent | failed).items():
         names.setdefault(reason.replace(f"{folder}/", ""), []).append(name)
     reasons = {" or ".join(names_of_reason): reason for reason, names_of_reason in names.items()}
-    if not pages:
+    if not folders:
         text = " ".join(f"{absent_names.capitalize()}: {reason}" for absent_names, reason in reasons.items())
         advice = "add results of more models" + ("." if inputs.beside else ", or published scores with --beside.")
         hint = "correct the data or the sheets." if jobs else advice
@@ -284,14 +275,14 @@ def _write_reports(
     cards, sources = None, Sources(folder / "scores.parquet", folder / MODELS, folder / BENCHMARKS)
     if sheets is not None:
         if inputs.beside is not None:
-            pages.append(folder / "beside")
-            write_page(beside_page(gathered.own_models, inputs.beside, sources), pages[-1])
-        files = (folder / "scores.parquet", folder / BENCHMARKS, [*pages], folder / MODELS, gathered.items)
+            folders.append(folder / "beside")
+            write_page(pages.beside_page(gathered.own_models, inputs.beside, sources), folders[-1])
+        files = (folder / "scores.parquet", folder / BENCHMARKS, [*folders], folder / MODELS, gathered.items)
         cards = CardSources(*files, inputs.splits, inputs.cards, inputs.source)
-        pages.append(folder / "data")
+        folders.append(folder / "data")
         scores = pd.read_parquet(sources.scores)
-        write_page(data_page(scores, sheets, gathered.lines, cards, source), pages[-1])
-    build_site(pages, folder, cards=cards, about=gathered.line, source=source, earlier=earlier)
+        write_page(pages.data_page(scores, sheets, gathered.lines, cards, source), folders[-1])
+    build_site(folders, folder, cards=cards, about=gathered.line, source=source, earlier=earlier)
     if inputs.single_file:
         into_one_file(folder)
     return [f"No {absent_names} report: {reason}" for absent_names, reason in reasons.items()]

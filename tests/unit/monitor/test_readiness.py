@@ -192,7 +192,7 @@ def make_run(tmp_path, monkeypatch):
     ],
 )
 def test_a_language_model_of_the_bias_study_must_fit_one_gpu(make_run, tiny, problem):
-    found = [str(problem) for problem in gpu_memory_problems(make_run("elm", size_classes={"tiny": tiny}))]
+    found = [str(problem) for problem in gpu_memory_problems(make_run("elm", size_classes={"huge": {}, "tiny": tiny}))]
     assert [line.partition(": ")[0] for line in found] == ["language model elm"] * (problem is not None)
     # more GPUs would not help
     assert not found or (problem in found[0] and "size_class " in found[0] and "size_classes.gpu" not in found[0])

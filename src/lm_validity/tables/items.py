@@ -264,14 +264,6 @@ class BenchmarkItems:
     characters: np.ndarray | None  # (items, choices)
     models: tuple[ModelItems, ...]
 
-    @property
-    def choices(self) -> np.ndarray | None:
-        """Number of choices of each item (items,)."""
-        if self.models[0].loglikelihoods is None:
-            return None
-        result: np.ndarray | None = np.count_nonzero(~np.isnan(self.models[0].loglikelihoods[0]), axis=-1)
-        return result
-
     def rows(self, rows: Iterable[tuple[int, Sequence[int] | np.ndarray]]) -> "BenchmarkItems":
         """Only the given checkpoints of the given models: pairs of a model's index and checkpoint indices."""
         return replace(

@@ -78,8 +78,8 @@ class Merger:
     def write_trials(self, folder: Path) -> None:
         """trials.parquet and probabilities.parquet of the bias study."""
         for name, columns in (("trials.parquet", schema.TRIALS), ("probabilities.parquet", schema.PROBABILITIES)):
-            tables = (pq.read_table(check_read(self.store, entry.in_store, name))
-                      for _, entry in self._finished(name.removesuffix(".parquet")))  # fmt: skip
+            entries = map(self._entry, self.grid.cells(name.removesuffix(".parquet")))
+            tables = (pq.read_table(check_read(self.store, entry.in_store, name)) for entry in entries if entry)
             _write(folder / name, columns, (table.select(columns.names).cast(columns) for table in tables))
 
     # ---- rows ---------------------------------------------------------------------------------------------------
@@ -204,18 +204,11 @@ class Merger:
 
     # ---- cells --------------------------------------------------------------------------------------------------
 
-    def _finished(self, table: str) -> Iterator[tuple[Cell, Entry]]:
-        """The finished cells that are rows of a table."""
-        for cell in self.grid.cells(table):
-            entry = self._entry(cell)
-            if entry is not None:
-                yield cell, entry
-
     def _of_benchmarks(self, table: str) -> Iterator[tuple[BenchmarkCell, Entry]]:
-        """`_finished` of a table whose cells are all of a model and a benchmark."""
-        for cell, entry in self._finished(table):
-            assert isinstance(cell, BenchmarkCell)
-            yield cell, entry
+        """The finished cells that are rows of a table whose cells are all of a model and a benchmark."""
+        for cell in self.grid.cells(table):
+            if isinstance(cell, BenchmarkCell) and (entry := self._entry(cell)) is not None:
+                yield cell, entry
 
     def _entry(self, cell: Cell) -> Entry | None:
         """The entry of a finished cell of the current recipe, as is all that it depends on; None (and remembered as

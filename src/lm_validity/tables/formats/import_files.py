@@ -32,7 +32,7 @@ from lm_validity.tables.asking import Reader, meaning, size
 from lm_validity.tables.formats import evaluations, lm_eval, score_files, specs
 from lm_validity.tables.formats.engine import Spec, read_json_file
 from lm_validity.tables.formats.joining import check_identities, number_runs, score_table, write_items
-from lm_validity.tables.formats.score_files import Found, ImportLog, ImportOptions, Opened, ScoreFile, training_point
+from lm_validity.tables.formats.score_files import ImportLog, ImportOptions, Opened, ScoreFile
 from lm_validity.tables.frame import READABLE, Source, frame
 from lm_validity.tables.roles import SETTINGS
 from lm_validity.tables.schema import DEFAULTS, Claim, Facts, Item
@@ -46,7 +46,6 @@ FORMATS: tuple[Spec, ...] = (
     specs.E2LM,
 )  # fmt: skip
 _TEXTS = (".md", ".markdown", ".txt", ".html", ".htm", ".yaml", ".yml")  # beside files of a harness no scores
-_ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz")
 _HINT = f"files of {', '.join(dict.fromkeys(each.name for each in FORMATS))} are known, and tables of scores."
 _HEAD, _LONGEST_LINE = 2**16, 2**26  # bytes by which files that are no JSON, and lines of JSON, are recognised
 
@@ -95,9 +94,9 @@ def _unpacked(paths: Iterable[Path], stack: ExitStack, log: ImportLog) -> list[P
     ends."""
     places, root = list[Path](), Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lm-validity.")))
     for path in paths:
-        is_archive = path.is_file() and path.name.endswith(_ARCHIVES)
+        is_archive = path.is_file() and path.name.endswith(score_files.ARCHIVES)
         places += [] if is_archive else [path]
-        below = [] if path.is_file() else [each.path for each in score_files.find_files([path], _ARCHIVES).files]
+        below = [] if path.is_file() else score_files.find_files([path], score_files.ARCHIVES, ImportLog())
         for archive in [path] if is_archive else below:
             # as the user's folders are called, since these may name models
             above = root / str(len(log.origins))
@@ -119,30 +118,27 @@ def _unpacked(paths: Iterable[Path], stack: ExitStack, log: ImportLog) -> list[P
 def _read_all(paths: Sequence[Path], given: Sequence[Path], options: ImportOptions, log: ImportLog) -> list[ScoreFile]:
     """Every file by the harness that wrote it; all others, tables, are one input of their own."""
     suffixes = (".eval", *READABLE, *(f"{suffix}.gz" for suffix in READABLE))
-    files, other_files, own_tables = score_files.find_files(paths, suffixes)
-    log.notes += [f"Not read, since lm-validity wrote them: {listing(own_tables, 3)}."] if own_tables else []
-    log.other_files = Counter({suffix: n for suffix, n in other_files.items() if suffix not in (*_ARCHIVES, ".gz")})
-    log.named |= {found_file.path for found_file in files if found_file.named}
+    files = score_files.find_files(paths, suffixes, log)
     _check_places(options, files)
-    results, samples, tables = list[ScoreFile](), list[Path](), list[Found]()
+    results, samples, tables = list[ScoreFile](), list[Path](), list[Path]()
     told = options.columns is not None or options.reading is not None
-    for found_file in files:
-        if lm_eval.task_of(found_file.path) is not None and not told:
-            samples.append(found_file.path)
+    for path in files:
+        if lm_eval.task_of(path) is not None and not told:
+            samples.append(path)
             continue
-        with log.skipping(found_file.path):
-            opened = None if told else _opened(found_file, options)
+        with log.skipping(path):
+            opened = None if told else _opened(path, options, named=path in log.named)
             chosen = opened and next((each for each in FORMATS if each.recognises(opened)), None)
             if opened is None or chosen is None:
-                tables.append(found_file)
+                tables.append(path)
                 continue
             results += [_completed(file, options) for file in chosen.read(opened)]
             log.formats[chosen.name] += 1
     is_beside = bool(results or samples)  # of a harness: then texts are no scores
-    texts = [file for file in tables if is_beside and not file.named and file.path.suffix in _TEXTS]
-    log.other_files += Counter(file.path.suffix for file in texts)
+    texts = [path for path in tables if is_beside and path not in log.named and path.suffix in _TEXTS]
+    log.other_files += Counter(path.suffix for path in texts)
     if len(tables) > len(texts):
-        read = read_tables([file for file in tables if file not in texts], options, given, log, beside=is_beside)
+        read = read_tables([path for path in tables if path not in texts], options, given, log, beside=is_beside)
         results += [_completed(file, options) for file in read]
     _add_samples(samples, results, options, log)
     log.files = log.formats.total()
@@ -191,17 +187,16 @@ def _nothing_read(paths: Iterable[str | Path], log: ImportLog) -> InputError:
     return InputError(f"{listing(list(map(str, paths)), 2)}: no results ({first}).", log.hint or way)
 
 
-def _opened(file: Found, options: ImportOptions) -> Opened | None:
+def _opened(path: Path, options: ImportOptions, *, named: bool) -> Opened | None:
     """The file, parsed where it is JSON, of JSON lines the first, with the name that the reader gives its model; None
     for what is no JSON, as a table's file may be."""
-    path, model = file.path, _of_place(file.path, options.names)
-    suffix = Path(path.name.removesuffix(".gz")).suffix
+    model, suffix = _of_place(path, options.names), Path(path.name.removesuffix(".gz")).suffix
     try:
         if suffix in (".json", ""):
-            return Opened(path, file.named, read_json_file(path, _HINT), model=model)
+            return Opened(path, named, read_json_file(path, _HINT), model=model)
         with open(path, "rb") as handle:
             head = handle.readline(_LONGEST_LINE) if suffix == ".jsonl" else handle.read(_HEAD)
-        return Opened(path, file.named, json.loads(head) if path.suffix == ".jsonl" else None, head, model)
+        return Opened(path, named, json.loads(head) if path.suffix == ".jsonl" else None, head, model)
     except (InputError, ValueError, RecursionError):
         return None
     except OSError as error:
@@ -241,9 +236,9 @@ def _of_place(path: Path, values: Mapping[Path, str]) -> str | None:
     return next((values[place] for place in (written, *written.parents) if place in values), None) if values else None
 
 
-def _check_places(options: ImportOptions, files: list[Found]) -> None:
+def _check_places(options: ImportOptions, files: list[Path]) -> None:
     """Raises InputError for a name given to a path that no file lies under."""
-    paths = [as_written(file.path) for file in files] if options.names else []
+    paths = [as_written(path) for path in files] if options.names else []
     places = {place for path in paths for place in (path, *path.parents)}
     for path, name in options.names.items():
         if path not in places:
@@ -273,7 +268,7 @@ _WHOLE = ("num_fewshot", "iteration", "seed")
 
 
 def read_tables(
-    files: Sequence[Found], options: ImportOptions, places: Sequence[Path], log: ImportLog, *, beside: bool
+    files: Sequence[Path], options: ImportOptions, places: Sequence[Path], log: ImportLog, *, beside: bool
 ) -> list[ScoreFile]:
     """The scores of tables. `places`: as they were given, for the command that is printed. Of files `beside` those of a
     harness what is not sure is left out. Raises Question where headers do not say what columns mean, and InputError for
@@ -281,14 +276,14 @@ def read_tables(
     columns, units, directions = _said(options)
     named = " ".join(quote(str(path)) for path in places)
     parts = _parts(files, places, options, log)
-    sources = [Source(file.path, names, file.named) for file, names in zip(files, parts, strict=True)]
+    sources = [Source(path, names, path in log.named) for path, names in zip(files, parts, strict=True)]
     reader = Reader(frame(sources), named, options.command or f"lm-validity import {named}", units, directions)
-    only_sure = beside and columns is None and not any(file.named for file in files)
+    only_sure = beside and columns is None and log.named.isdisjoint(files)
     longs = reader.certain() if only_sure else reader.read(columns)
     finals = [reader.scale(long) for long in longs]
     read = [file for final in finals for file in _score_files(reader, final)]
     unread = reader.left_out(longs) if longs else {
-        **{file.path: "nothing says for sure what its columns are" for file in files}, **reader.frame.skipped
+        **{path: "nothing says for sure what its columns are" for path in files}, **reader.frame.skipped
     }  # fmt: skip
     if longs:
         taken = f"{len(sources) - len(unread)} of {count(len(sources), 'file')}"
@@ -335,10 +330,10 @@ def _record(finals: Sequence[Scaled], line: str, notes: Iterable[str]) -> str:
 
 
 def _parts(
-    files: Sequence[Found], places: Sequence[Path], options: ImportOptions, log: ImportLog
+    files: Sequence[Path], places: Sequence[Path], options: ImportOptions, log: ImportLog
 ) -> list[tuple[str, ...]]:
     """The parts of each file's path below what was given, with the names that the reader gives to them."""
-    originals = [as_written(log.as_given(str(file.path))) for file in files]
+    originals = [as_written(log.as_given(str(path))) for path in files]
     given = [as_written(path) for path in places]
     folders = {path if path.is_dir() or path not in originals else path.parent for path in given}
     root = Path(os.path.commonpath([*folders, *(path.parent for path in originals)]))
@@ -406,7 +401,7 @@ def _place(row: Mapping[Any, Any], runs: Mapping[str, int]) -> dict[str, Any]:
     point = row.get("checkpoint") or str(place.get("iteration", ""))
     if point or "tokens_b" in place:
         point = f"step{int(float(point))}" if re.fullmatch(r"\d+(\.0+)?", point) else point  # 1000 is step1000
-        found = training_point({"revision": point or f"tokens{place['tokens_b']:g}B"})
+        found = score_files.training_point({"revision": point or f"tokens{place['tokens_b']:g}B"})
         place |= {name: value for name, value in found.items() if value is not None}
     return place | ({"run": runs[row["run"]]} if row.get("run") else {})
 

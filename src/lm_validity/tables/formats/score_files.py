@@ -15,7 +15,7 @@ import pandas as pd
 from lm_validity.errors import InputError
 from lm_validity.files import LIST, as_written, made_of_results, write_json, write_text
 from lm_validity.tables.schema import SCORES, SETTINGS, Claim, Facts, Item, Settings, write_table
-from lm_validity.words import count
+from lm_validity.words import count, listing
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The files that an importer is given: named themselves, or found in folders.
@@ -24,51 +24,38 @@ from lm_validity.words import count
 _DATE = re.compile(r"(?<!\d)(\d{4})-(\d\d)-(\d\d)(?:[T_ -](\d\d)[-:](\d\d)(?:[-:](\d\d)(\.\d+)?)?)?(?!\d)")
 
 
-class Found(NamedTuple):
-    """A file, and whether it was named itself or found in a folder that was."""
-
-    path: Path
-    named: bool
+ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz")
 
 
-class FoundFiles(NamedTuple):
-    """Files, how many with other suffixes their folders hold, by suffix, and tables of scores that are not read, since
-    this program made them, perhaps of these files."""
-
-    files: list[Found]
-    other_files: Counter[str]
-    own_tables: list[Path]
-
-
-def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> FoundFiles:
+def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...], log: "ImportLog") -> list[Path]:
     """The named files, and those with one of `suffixes` in the named folders and below, each once, in order of path.
 
     Hidden files and folders are left out; links to folders are not followed. Of what commands of this program made of
-    results, only scores.parquet is taken, and that only where a folder holds nothing else. Raises InputError for the
-    folder of a study.
+    results, only scores.parquet is taken, and that only where a folder holds nothing else. `log` gets which files were
+    named, and what else the folders hold. Raises InputError for the folder of a study.
     """
-    files: dict[Path, Found] = {}
-    other_suffixes: Counter[str] = Counter()
-    own_tables: list[Path] = []
+    files, own_tables = dict[Path, Path](), list[Path]()
     for path in map(Path, paths):
         if path.is_file():
-            files[path.resolve()] = Found(path, named=True)
+            files[path.resolve()] = path
+            log.named.add(path)
         if all((path / name).is_file() for name in ("study.yaml", "Snakefile")):  # full of sheets and configurations
             way = "give its tables, results/RUN/tables, once it has run (its README.md says how), or your result files."
             raise InputError(f"{path}: the folder of a study, not of scores.", way)
         below = list(_below(path))
         made = set[Path]().union(*(made_of_results(listed.parent) for listed in below if listed.name == LIST))
-        results = [found_file for found_file in below if found_file.name != LIST and found_file not in made]
-        tables = [found_file for found_file in below if found_file in made and found_file.name == "scores.parquet"]
-        if results:
-            own_tables += tables
-        for found_file in results or tables:
-            ends = {found_file.suffix, "".join(found_file.suffixes[-2:])}
-            if not ends & set(suffixes):
-                other_suffixes[found_file.suffix or found_file.name] += 1
-            else:
-                files.setdefault(found_file.resolve(), Found(found_file, named=not results))
-    return FoundFiles(list(files.values()), other_suffixes, own_tables)
+        results = [file for file in below if file.name != LIST and file not in made]
+        tables = [file for file in below if file in made and file.name == "scores.parquet"]
+        own_tables += tables if results else []
+        for file in results or tables:
+            ends = {file.suffix, "".join(file.suffixes[-2:])}
+            if ends & set(suffixes):
+                if files.setdefault(file.resolve(), file) is file and not results:
+                    log.named.add(file)
+            elif not ends & set(ARCHIVES):
+                log.other_files[file.suffix or file.name] += 1
+    log.notes += [f"Not read, since lm-validity wrote them: {listing(own_tables, 3)}."] if own_tables else []
+    return list(files.values())
 
 
 def date_in(name: str) -> float | None:

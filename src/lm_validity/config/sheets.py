@@ -44,21 +44,18 @@ def is_folder(path: str) -> bool:
     return path.startswith((".", "/", "results/", "~")) or path.count("/") > 1 or Path(path).is_dir()
 
 
-class PathAndRevision(NamedTuple):
-    """A path, and the revision behind its `@`, where it has one."""
+class HubModel(NamedTuple):
+    """A model on the hub; `folders` of it, as prefixes of file names, that are fetched."""
 
     path: str
-    revision: str | None
+    revision: str | None = None
+    folders: tuple[str, ...] = ("",)
 
 
-def split_revision(path: str) -> PathAndRevision:
-    """(hub id, revision) of `owner/name@revision`; a folder, or a hub id without one, as it is."""
+def split_revision(path: str) -> HubModel:
+    """That of `owner/name@revision`; a folder, or a hub id without one, as it is."""
     name, _, revision = path.partition("@")
-    return (
-        PathAndRevision(path, None)
-        if Path(path).is_dir() or is_folder(name)
-        else PathAndRevision(name, revision or None)
-    )
+    return HubModel(path) if Path(path).is_dir() or is_folder(name) else HubModel(name, revision or None)
 
 
 def _check_size_class(name: str, info: pydantic.ValidationInfo) -> str:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from lm_validity.config.load import Run
-from lm_validity.config.sheets import is_folder, split_revision
+from lm_validity.config.sheets import HubModel, is_folder, split_revision
 from lm_validity.errors import INSTALL_CUDA, INSTALL_NF4, ON_CPU, PREFETCH, CellError, InputError, Problem, again
 from lm_validity.files import is_whole, read_json_or, report_problems
 from lm_validity.monitor.status import controller_since, orphan_jobs
 from lm_validity.run.cell import Cell, label, made_by, read_record_or
-from lm_validity.run.inputs import HubModel, task_problems, why_not_causal
+from lm_validity.run.inputs import task_problems, why_not_causal
 from lm_validity.run.rules import RULES
 from lm_validity.run.rules.base import kind_and_id, kind_label, size_class
 from lm_validity.run.store import Store, describe_holder, is_stale
@@ -274,7 +274,7 @@ def unfetched_models(run: Run) -> dict[str, HubModel]:
             unfetched[f"model {model}"] = HubModel(row.path, row.revision, row.folders)
         for adapter in row.adapters:
             if not is_folder(adapter) and not (results / "models" / f"{model}.json").is_file():
-                unfetched[f"model {model}, adapter {adapter}"] = HubModel(*split_revision(adapter))
+                unfetched[f"model {model}, adapter {adapter}"] = split_revision(adapter)
     for model, language_model in run.language_models.items():
         if not is_folder(language_model.path) and not (results / "language_models" / f"{model}.json").is_file():
             unfetched[f"language model {model}"] = HubModel(language_model.path, language_model.revision)

@@ -25,15 +25,6 @@ from lm_validity.files import file_sha256, json_text, read_json, read_json_or, w
 from lm_validity.run.rules.base import Participants
 from lm_validity.run.scoring import GROUP_LINE, TASK_LINE, named_files, task_sources
 
-
-class HubModel(NamedTuple):
-    """A model on the hub; `folders` of it, as prefixes of file names, that are fetched."""
-
-    path: str
-    revision: str | None = None
-    folders: tuple[str, ...] = ("",)
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Which safetensors of a folder are its model. Some come twice: Mistral's also as consolidated.safetensors.
 
@@ -115,21 +106,15 @@ def _lists() -> Lists | None:
             return None
         (folder,) = spec.submodule_search_locations
         for file in ("modeling_auto.py", "auto_mappings.py"):
-            text = (Path(folder) / "models" / "auto" / file).read_text(encoding="utf-8")
-            lists |= {name: dict(ast.literal_eval(pairs)) for name, pairs in _ordered(ast.parse(text))}
+            for node in ast.parse((Path(folder) / "models" / "auto" / file).read_text(encoding="utf-8")).body:
+                match node:  # `NAME = OrderedDict([...])` that is written out
+                    case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[ast.List(elts=pairs) as listed])):
+                        if all(isinstance(pair, ast.Tuple) for pair in pairs):
+                            lists[name] = dict(ast.literal_eval(listed))
     except (AttributeError, ValueError, OSError, SyntaxError):
         return None
     list_names = {"CONFIG_MAPPING_NAMES", "MODEL_MAPPING_NAMES", _CAUSAL, *_OTHER_WORK}
     return lists if list_names <= set(lists) else None
-
-
-def _ordered(module: ast.Module) -> Iterator[tuple[str, ast.List]]:
-    """(name, list of pairs) of each `NAME = OrderedDict([...])` that is written out."""
-    for node in module.body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[ast.List(elts=pairs) as listed])):
-                if all(isinstance(pair, ast.Tuple) for pair in pairs):
-                    yield name, listed
 
 
 FORMAT = 1  # of a results folder; one of another version is refused

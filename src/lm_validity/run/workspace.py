@@ -152,9 +152,8 @@ TOKENS = {
 
 def adapter_parameters(parameters: float, settings: OneFinetune) -> float:
     """LoRA's of a model: rank * (in + out) summed over the layers' projections; a gated MLP is 8/3 as wide."""
-    layers = (parameters / (12 * 128**2)) ** (
-        1 / 3
-    )  # each of 12 width^2 parameters; as wide models, width = 128 layers
+    # each of 12 width^2 parameters; as wide models, width = 128 layers
+    layers = (parameters / (12 * 128**2)) ** (1 / 3)
     widths = 19 if settings.target_modules == "all-linear" else 6  # q, k, v: 6; output projection and MLP: 13
     return float(settings.rank * layers * widths * 128 * layers)
 
@@ -268,9 +267,8 @@ class Workload:
             return 0.0
         if isinstance(row, Model) and "agreement" not in {*row.studies} & {*self.run.configuration.studies}:
             return scoring_gb(parameters, row.dtype)
-        return gpu_gb(
-            parameters, row.dtype, self.run.configuration.finetuning, recomputed=of_size.gradient_checkpointing
-        )
+        settings = self.run.configuration.finetuning
+        return gpu_gb(parameters, row.dtype, settings, recomputed=of_size.gradient_checkpointing)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -21,9 +21,8 @@ from toy_world import toy_model
 from transformers import AutoModelForCausalLM
 
 from lm_validity.cells.models.prefetch import access_problems, prefetch_model
-from lm_validity.config.sheets import FINAL, Checkpoint, Model
+from lm_validity.config.sheets import FINAL, Checkpoint, HubModel, Model
 from lm_validity.errors import InputError
-from lm_validity.run.inputs import HubModel
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "hf_thisIsNobodysToken"

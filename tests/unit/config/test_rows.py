@@ -141,4 +141,4 @@ def test_rows_made_in_python_have_the_sheets_defaults():
     ],
 )
 def test_a_revision_stands_after_a_hub_id_only(written, found):
-    assert split_revision(written) == found
+    assert split_revision(written)[:2] == found

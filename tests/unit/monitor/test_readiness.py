@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lm_validity.config.load import build_run, load_run
-from lm_validity.config.sheets import FINAL, Checkpoint
+from lm_validity.config.sheets import FINAL, Checkpoint, HubModel
 from lm_validity.files import write_json
 from lm_validity.monitor.check import (
     gpu_memory_problems,
@@ -21,7 +21,6 @@ from lm_validity.monitor.check import (
 )
 from lm_validity.monitor.render import matrix, render_matrix
 from lm_validity.monitor.status import CellState, Estimator, RunState
-from lm_validity.run.inputs import HubModel
 from lm_validity.run.store import hold_lease, process_start
 from lm_validity.run.workspace import Grid, Workspace
 

@@ -15,11 +15,11 @@ from huggingface_hub import errors as hub
 from safetensors import SafetensorError, safe_open
 
 from lm_validity.config.load import Run
-from lm_validity.config.sheets import FINAL, Checkpoint, Model, split_revision
+from lm_validity.config.sheets import FINAL, Checkpoint, HubModel, Model, split_revision
 from lm_validity.errors import PREFETCH, CellError, InputError, Problem, Refusal, again, first_line
 from lm_validity.files import Document, file_sha256, read_json_or, read_object
 from lm_validity.run.cell import CheckpointRecord, FolderRecord, ModelRecord
-from lm_validity.run.inputs import INDEX, MODEL_FILES, WHOLE, HubModel, is_as_recorded, why_not_causal
+from lm_validity.run.inputs import INDEX, MODEL_FILES, WHOLE, is_as_recorded, why_not_causal
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The hub before anything is fetched: may this account have the models, and is there room for them?
@@ -225,7 +225,7 @@ def _adapter_record(model: Model, adapter: str, of_base: str | None) -> FolderRe
 
     Raises InputError where the folder does not hold a LoRA adapter in safetensors.
     """
-    path, revision = split_revision(adapter)
+    path, revision, _ = split_revision(adapter)
     single_checkpoint = model.model_copy(update={"path": path, "revision": revision, "checkpoints": (FINAL,)})
     folder = _fetch(single_checkpoint, revision, "adapter")
     commit = None if single_checkpoint.is_local else folder.name

@@ -8,7 +8,6 @@ from lm_validity.cells.runner import run_job
 from lm_validity.config.load import build_run
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
-from lm_validity.run.rules import RULES
 from lm_validity.run.rules.pretrain_on_test import make_plan
 from lm_validity.run.workspace import Workspace
 
@@ -77,13 +76,9 @@ def test_recipes_hold_what_changes_numbers(make_workspace):
 
 
 def test_recipes_of_adapters_on_a_gpu_name_how_masks_are_drawn(make_workspace):
-    def named():
-        workspace = make_workspace()
-        rule = RULES["pretrain_on_test"]
-        found = cells(workspace).items()
-        return {key[1].split(".")[0] for key, cell in found if "dropout_masks" in rule.recipe(workspace, cell)}
-
-    assert named() == {"ask", "pack"}  # the zero-shot experiments, whose size class has a GPU
+    workspace = make_workspace()
+    named = [cell.experiment for cell in cells(workspace).values() if "dropout_masks" in workspace.recipe(cell)]
+    assert {*named} == {"ask", "pack"}  # the zero-shot experiments, whose size class has a GPU
 
 
 def test_a_task_that_was_not_fetched_is_named_with_the_command(make_workspace):

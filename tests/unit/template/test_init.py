@@ -15,6 +15,14 @@ from lm_validity.errors import InputError
 from lm_validity.template.folder import make_study
 
 
+def call_init(folder: str) -> str:
+    app = typer.Typer()
+    app.command()(init)
+    done = CliRunner().invoke(app, [folder])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
 def test_a_new_study_is_the_small_one_under_its_own_name(tmp_path, monkeypatch):
     make_study(tmp_path / "my-study")
     monkeypatch.chdir(tmp_path / "my-study")
@@ -58,27 +66,15 @@ def test_the_current_folder_becomes_a_study(tmp_path, monkeypatch):
     here.mkdir()
     monkeypatch.chdir(here)
     before = here.stat().st_ino
-    app = typer.Typer()
-    app.command()(init)
-    done = CliRunner().invoke(app, ["."])
-    assert done.exit_code == 0, done.output
+    call_init(".")
     assert load_run("study.yaml").name == "here" and here.stat().st_ino == before
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
 
 
-def run_init(folder, monkeypatch, path: str, lacking: str = "") -> str:
-    """What `init` prints where the shell looks for programs in `path` and Python finds no `lacking`."""
-    find = importlib.util.find_spec
-    monkeypatch.setattr("lm_validity.cli.study.find_spec", lambda name: None if name == lacking else find(name))
-    monkeypatch.setenv("PATH", path)
-    app = typer.Typer()
-    app.command()(init)
-    done = CliRunner().invoke(app, [str(folder)])
-    assert done.exit_code == 0, done.output
-    return " ".join(done.output.split())
-
-
 def test_init_says_what_its_commands_lack(tmp_path, monkeypatch):
     """A plain install has no snakemake, and one that is called by its path has none for the shell."""
-    said = run_init(tmp_path / "a", monkeypatch, str(tmp_path), "snakemake")
+    find = importlib.util.find_spec
+    monkeypatch.setattr("lm_validity.cli.study.find_spec", lambda name: None if name == "snakemake" else find(name))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = " ".join(call_init(str(tmp_path / "a")).split())
     assert "Not installed: snakemake" in said and "lm-validity[cells]" in said and "torch" not in said

@@ -1,6 +1,7 @@
-"""The grid: every cell in exactly one job, whatever the batching; names that can be files; dependencies. A plan leaves
-fine-tunes out and nothing else, and a later round leaves the earlier one as it is. Jobs, settings lines and resources of
-shipped configurations are on record: nothing would rerun.
+"""The grid: every cell in exactly one job, whatever the batching; names that can be files; dependencies.
+
+A plan leaves fine-tunes out and nothing else, and a later round leaves the earlier one as it is. Jobs, settings lines
+and resources of shipped configurations are on record: nothing would rerun.
 """
 
 import json

@@ -58,7 +58,7 @@ def test_how_many_samples_were_scored_goes_to_the_settings(tmp_path, suffix):
 
 
 def test_a_whole_run_counts_before_a_newer_one_of_which_samples_failed(tmp_path):
-    inspect_log(tmp_path / "in/a.eval", "acme/ant-1b", [1] * 4 + [0], total=20)
+    inspect_log(tmp_path / "in/a.eval", "acme/ant-1b", [1] * 4 + [0], total=20, created="2026-11-27T10:00:00+00:00")
     inspect_log(tmp_path / "in/b.eval", "acme/ant-1b", [1] * 7 + [0] * 13)
     scores, _ = import_files([tmp_path / "in"], tmp_path / "out")
     assert scores["value"].tolist() == [0.35]

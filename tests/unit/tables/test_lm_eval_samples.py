@@ -164,15 +164,6 @@ def test_items_have_what_the_result_file_says(tmp_path):
     assert answers.models[0].correct.tolist() == [[1, 0, 0, 0]] and answers.subjects.tolist() == ["colours"] * 4
 
 
-def test_samples_belong_to_the_result_file_of_their_date(tmp_path):
-    place = tmp_path / "in" / "a"
-    for examples, date in ((0, "2024-01-01T00-00-00"), (5, "2024-01-02T00-00-00")):
-        put_model(tmp_path / "in", "a", (1, 0, 1), date, examples)
-    (place / "samples_quiz_2024-01-02T00-00-00.jsonl").unlink()
-    import_files([tmp_path / "in"], tmp_path / "out")
-    assert set(pd.read_parquet(tmp_path / "out" / "items.parquet")["num_fewshot"]) == {0}
-
-
 def test_without_a_result_file_the_folder_names_the_model_and_items_give_the_scores(tmp_path):
     lines = quiz_lines((1, 0, 1, 1))
     write_lines(tmp_path / "in" / "org__a" / f"samples_quiz_{DATE}.jsonl", lines)

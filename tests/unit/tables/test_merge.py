@@ -25,29 +25,19 @@ CHECKPOINTS = "checkpoint\titeration\ttokens_b\nearly\t1000\t2.5\n"
         ("", "", None),
     ],
 )
-def test_tokens_of_the_final_checkpoint(tmp_path, monkeypatch, final, in_models_sheet, expected):
-    """Its own where the checkpoints sheet has them, else those of the model's row."""
+def test_tokens_and_numbers_of_examples(tmp_path, monkeypatch, final, in_models_sheet, expected):
+    """The final checkpoint's own tokens where the checkpoints sheet has them, else those of the model's row."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "steps.tsv").write_text(CHECKPOINTS + final)
     (tmp_path / "m.tsv").write_text(f"model\tpath\ttokens_b\tcheckpoints\na\torg/a\t{in_models_sheet}\tsteps.tsv\n")
-    (tmp_path / "b.tsv").write_text("benchmark\nquiz\n")
-    run = build_run({"name": "run", "models": "m.tsv", "benchmarks": "b.tsv", "studies": ["signal"]}, "f.yaml")
-    merger = Merger(run, partial=True)
-    cells = {
-        name: BenchmarkCell("evaluate_model", "a", "quiz", name, "plain", split="test") for name in ("early", "final")
-    }
-    tokens = {name: merger._key(cell)["tokens_b"] for name, cell in cells.items()}
-    assert tokens == {"early": 2.5, "final": expected}
-
-
-def test_rows_have_the_number_of_examples_of_the_sheet(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "m.tsv").write_text("model\tpath\na\torg/a\n")
     (tmp_path / "b.tsv").write_text("benchmark\tnum_fewshot\nquiz\t5\nother\t\n")
     run = build_run({"name": "run", "models": "m.tsv", "benchmarks": "b.tsv", "studies": ["signal"]}, "f.yaml")
-    merger = Merger(run, partial=True)
-    cells = [BenchmarkCell("evaluate_model", "a", name, "final", "plain", split="test") for name in ("quiz", "other")]
-    assert [merger._key(cell)["num_fewshot"] for cell in cells] == [5, 0]
+    merger, places = Merger(run, partial=True), [("quiz", "early"), ("other", "final")]
+    keys = [
+        merger._key(BenchmarkCell("evaluate_model", "a", benchmark, checkpoint, "plain", split="test"))
+        for benchmark, checkpoint in places
+    ]
+    assert [(key["num_fewshot"], key["tokens_b"]) for key in keys] == [(5, 2.5), (0, expected)]
 
 
 def test_of_several_prompts_the_chosen_one_counts(tmp_path, monkeypatch):

@@ -277,7 +277,7 @@ class Spec:
         parameters = finite(said.pop("parameters_b", None))
         columns = (said.pop("", None) or {}) | {name: said[name] for name in said.keys() - _OF_FILE - _MADE}
         common = {name: value for name, value in _checked_row(columns, str(path)).items() if value is not None}
-        common["source"] = self.name
+        common |= {"source": self.name} | ({"prompt": "chat"} if said.get("chat_template") else {})
         shared: Document = {name: common.pop(name) for name in ("benchmark", "num_fewshot") if name in common}
         rows, missing = self._rows_at(root, shared)
         if not rows:

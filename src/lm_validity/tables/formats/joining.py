@@ -15,7 +15,7 @@ from lm_validity.errors import InputError
 from lm_validity.files import Document
 from lm_validity.tables import schema
 from lm_validity.tables.formats.score_files import ImportLog, ScoreFile, date_text
-from lm_validity.tables.metrics import lower_is_better, metric_direction, names_perplexity
+from lm_validity.tables.metrics import lower_is_better, metric_direction
 from lm_validity.tables.schema import CLAIMS, ITEMS, KEY, SCORES, SETTINGS, SETTINGS_KEY, Claim, Settings
 from lm_validity.words import count, listing
 
@@ -158,7 +158,7 @@ def _pooled_errors(tasks: pd.DataFrame) -> pd.Series:
 
 def _with_directions(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:
     """The rows with the directions that files say, if they are not against what tasks agree on of the metric, and of a
-    metric that is called a loss lower; a perplexity is never below 1."""
+    metric that is called a loss lower."""
     known = {name: metric_direction(name) for name in frame["metric"].dropna().unique()}
     by_table, said = (column.astype("boolean") for column in (frame["metric"].map(known), frame["higher_is_better"]))
     against = (by_table != said).fillna(value=False).to_numpy(bool)
@@ -166,11 +166,8 @@ def _with_directions(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:
         names = (frame["benchmark"] + ", " + frame["metric"])[against].unique()
         log.notes.append(f"Directions that files say are not those of the metrics, which count: {listing(names, 4)}.")
     losses = [name for name in known if known[name] is None and lower_is_better(name.partition(",")[0])]
-    most = frame["value"].astype(float).groupby([frame["benchmark"], frame["metric"].fillna("")]).transform("max")
-    is_loss = frame["metric"].isin(losses) & (
-        (most > 1) | ~frame["metric"].isin(list(filter(names_perplexity, losses)))
-    )
-    return frame.assign(higher_is_better=said.mask(against, by_table).mask(said.isna() & is_loss, other=False))
+    is_loss = said.isna() & frame["metric"].isin(losses)
+    return frame.assign(higher_is_better=said.mask(against, by_table).mask(is_loss, other=False))
 
 
 def _with_one_name(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:

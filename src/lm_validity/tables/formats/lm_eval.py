@@ -54,12 +54,12 @@ def _load(opened: Opened) -> list[Document]:
 
 
 def _point_of(document: Document, path: Path) -> Claim:
-    """Checkpoint and prompt."""
+    """Checkpoint."""
     arguments = document["arguments"]
     point = score_files.training_point(arguments)
     if point["checkpoint"] == "final" and not {"revision", "step"} & set(arguments):
         point = score_files.training_point({"revision": path.stem}, only_steps=True)
-    return {**point, "prompt": "chat" if document.get("chat_template") else "plain"}
+    return point
 
 
 def _weights(arguments: dict[str, str], name: object) -> str:

@@ -181,8 +181,6 @@ LIGHTEVAL = Spec(
         "model": f"{_GENERAL}.model_name|{_MODEL}.model_name",
         "": (_MODEL, lambda config: training_point(
             {key: str(config[key]) for key in ("revision", "subfolder") if config.get(key)})),
-        "prompt": (f"{_MODEL}.override_chat_template", f"{_GENERAL}.use_chat_template",
-                   lambda override, use: "chat" if override or use else None),
         "limited": (f"{_GENERAL}.max_samples", lambda limit: True),
         "weights": (_MODEL, lambda config: "@".join(str(config[key]) for key in _WEIGHTS if config.get(key))),
         "settings": (_MODEL, _OPTIONS, lambda config, options: engine.as_text(config, {**part(options), "seed": None})),

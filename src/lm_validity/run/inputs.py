@@ -142,12 +142,12 @@ def states_of(paths: Iterable[str | Path], small: int = SMALL) -> dict[str, Stat
 def is_as_recorded(path: str, recorded: State) -> bool:
     """Whether a file is what was recorded: by its times and inode, else a small one by its content."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return False
-    if [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino] == recorded[:4]:
+    if [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino] == recorded[:4]:
         return True
-    return recorded[4] is not None and found.st_size == recorded[0] and file_sha256(Path(path)) == recorded[4]
+    return recorded[4] is not None and status.st_size == recorded[0] and file_sha256(Path(path)) == recorded[4]
 
 
 def own_files(run: Run, kind: str, name: str) -> list[str]:
@@ -186,7 +186,7 @@ class Change(NamedTuple):
 
 def changes(run: Run, results: Path | None = None) -> list[Change]:
     """The records of a run of which a file is another now, is gone or is new. `results`: where the run's folder is."""
-    plan, prefetch, found = Participants(run), (results or run.results) / "prefetch", list[Change]()
+    plan, prefetch, outdated = Participants(run), (results or run.results) / "prefetch", list[Change]()
     names = {"models": plan.used_models, "benchmarks": plan.used_benchmarks}
     for kind in KINDS:
         for name in names.get(kind, getattr(run, kind)):
@@ -195,11 +195,11 @@ def changes(run: Run, results: Path | None = None) -> list[Change]:
                 continue
             recorded = record.get("sources") or {}
             files = own_files(run, kind, name)
-            others = [path for path in files if path not in recorded]
-            others += [path for path, state in recorded.items() if not is_as_recorded(path, state)]
-            if others:
-                found.append(Change(kind, name, others[0], states_of({*files, *recorded, *others})))
-    return found
+            changed = [path for path in files if path not in recorded]
+            changed += [path for path, state in recorded.items() if not is_as_recorded(path, state)]
+            if changed:
+                outdated.append(Change(kind, name, changed[0], states_of({*files, *recorded})))
+    return outdated
 
 
 def note_of(results: Path, kind: str, name: str) -> Path:
@@ -210,15 +210,15 @@ def note_of(results: Path, kind: str, name: str) -> Path:
 def note_changes(run: Run, results: Path | None = None) -> list[Change]:
     """`changes`, with a note of each, by which the next run reads its files anew. Raises OSError where none can be
     written."""
-    found = changes(run, results)
-    for change in found:
+    outdated = changes(run, results)
+    for change in outdated:
         text = json_text({"path": change.path, "states": change.states})
         note = note_of(results or run.results, change.kind, change.name)
         record = note.parents[2] / change.kind / note.name
-        known = note.is_file() and note.stat().st_mtime_ns > record.stat().st_mtime_ns
-        if not known or note.read_text(encoding="utf-8") != text:
+        is_newer = note.is_file() and note.stat().st_mtime_ns > record.stat().st_mtime_ns
+        if not is_newer or note.read_text(encoding="utf-8") != text:
             write_text(note, text)
-    return found
+    return outdated
 
 
 # ----------------------------------------------------------------------------------------------------------------------

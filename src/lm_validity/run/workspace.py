@@ -88,8 +88,8 @@ class Grid(Participants):
 
     def dependencies(self, job: Job[Cell]) -> list[str]:
         """Manifests of the cells that a job's cells depend on, without repetition, in a fixed order."""
-        others = (other for cell in job.cells for other in rule_of(job).stands_on(self, cell))
-        return list(dict.fromkeys(map(self.manifest_of, others)))
+        beneath = (dependency for cell in job.cells for dependency in rule_of(job).stands_on(self, cell))
+        return list(dict.fromkeys(map(self.manifest_of, beneath)))
 
     def inputs(self, job: Job[Cell]) -> list[str]:
         """Every file that a job reads: the login node's records, documents, manifests."""

@@ -163,7 +163,8 @@ class EvaluateModel(ScoringRule):
             points = dict.fromkeys(checkpoint for checkpoint, _, _ in cells)
             minutes = self.minutes_of(plan, model.model, plan.run.benchmarks)
             of_all = {
-                name: minutes[name] * max(len(own) for (_, benchmark, _), own in cells.items() if benchmark == name)
+                name: minutes[name]
+                * max(len(scores) for (_, benchmark, _), scores in cells.items() if benchmark == name)
                 for name in plan.run.benchmarks
                 if any(name == benchmark for _, benchmark, _ in cells)
             }

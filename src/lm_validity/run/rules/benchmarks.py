@@ -162,12 +162,10 @@ class EvaluateModel(ScoringRule):
             cells = self._cells(plan, model)
             points = dict.fromkeys(checkpoint for checkpoint, _, _ in cells)
             minutes = self.minutes_of(plan, model.model, plan.run.benchmarks)
-            of_all = {
-                name: minutes[name]
-                * max(len(scores) for (_, benchmark, _), scores in cells.items() if benchmark == name)
-                for name in plan.run.benchmarks
-                if any(name == benchmark for _, benchmark, _ in cells)
-            }
+            largest = dict[str, int]()  # cells at a checkpoint, by benchmark
+            for (_, benchmark, _), scores in cells.items():
+                largest[benchmark] = max(largest.get(benchmark, 0), len(scores))
+            of_all = {name: minutes[name] * largest[name] for name in plan.run.benchmarks if name in largest}
             for of_benchmarks in make_groups(of_all, size.benchmarks, "benchmarks", plan.longest_job):
                 of_one = dict.fromkeys(points, sum(of_all[name] for name in of_benchmarks.members))
                 for of_points in make_groups(of_one, size.checkpoints, "checkpoints", plan.longest_job):

@@ -6,12 +6,12 @@ About twenty minutes of processor time: `make test-slow`.
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import sparse_grid
 from tests.unit.monitor.conftest import run_all
 from tests.workflow.conftest import Project
 
@@ -22,10 +22,6 @@ from lm_validity.studies.agreement.statistics.sparse import mean_standing, rank_
 from lm_validity.tables.merge import Merger
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import sparse_grid  # noqa: E402
-
 TRAINED = "train_before_test"
 CONFIG = Path("config/paper/train_before_test_replay.yaml")
 RESULTS = Path("results/train_before_test_replay")

@@ -1,28 +1,23 @@
 """Plans on the published table: the null, another target, a family that is left out, cells that scores chose."""
 
 import itertools
-import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import sparse_grid
+from tests.unit.studies.agreement.conftest import incomplete_of
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import sparse_grid  # noqa: E402
-from tests.unit.studies.agreement.conftest import incomplete_of  # noqa: E402
-
-from lm_validity.config.load import BY_SCORES  # noqa: E402
-from lm_validity.plans.drawing import balanced, cheap_and_block  # noqa: E402
-from lm_validity.plans.rounds import DRAWS, CellChoice, Goal, parse_goal, round_is_full  # noqa: E402
-from lm_validity.studies.agreement.score_matrix import read_score_matrix  # noqa: E402
-from lm_validity.studies.agreement.statistics.ranking import PairSigns, kendall_tau_matrix, mean_over_pairs, pair_signs  # noqa: E402
-from lm_validity.studies.agreement.statistics.sparse import fit_process, pooled_left_out, pooled_tau, widening_of  # noqa: E402
-from lm_validity.tables.counted import Sources  # noqa: E402
-from lm_validity.tables.formats.specs import read_lm_harmony  # noqa: E402
-from lm_validity.tables.schema import SCORES, write_table  # noqa: E402
+from lm_validity.config.load import BY_SCORES
+from lm_validity.plans.drawing import balanced, cheap_and_block
+from lm_validity.plans.rounds import DRAWS, CellChoice, Goal, parse_goal, round_is_full
+from lm_validity.studies.agreement.score_matrix import read_score_matrix
+from lm_validity.studies.agreement.statistics.ranking import PairSigns, kendall_tau_matrix, mean_over_pairs, pair_signs
+from lm_validity.studies.agreement.statistics.sparse import fit_process, pooled_left_out, pooled_tau, widening_of
+from lm_validity.tables.counted import Sources
+from lm_validity.tables.formats.specs import read_lm_harmony
+from lm_validity.tables.schema import SCORES, write_table
 
 DIRECT, TRAINED = "direct", "train_before_test"
 UNIT = 1.0

@@ -6,26 +6,14 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from lm_validity.statistics import (
-    RunNoise,
-    SampledScore,
-    error_of_mean,
-    holm,
-    models_above_chance,
-    p_above_chance,
-    pass_at_k,
-    pass_hat_k,
-    run_noise,
-    spread_of_runs,
-    typical_spread,
-)
+from lm_validity import statistics
 from lm_validity.words import Missing, ReasonCode
 
 
 def sampled(answers):
     """A model's (runs, items) answers, taken apart."""
-    noise = run_noise(answers, [(None, run) for run in range(len(answers))])
-    return SampledScore(answers.mean(axis=0).var(ddof=1), answers.shape[1], noise)
+    noise = statistics.run_noise(answers, [(None, run) for run in range(len(answers))])
+    return statistics.SampledScore(answers.mean(axis=0).var(ddof=1), answers.shape[1], noise)
 
 
 def test_items_and_sampling_by_hand():
@@ -40,20 +28,23 @@ def test_items_and_sampling_by_hand():
 def test_runs_of_several_seeds_and_items_without_a_value():
     """d² and w are within seeds: runs .5 and 1 of seed 0, 0 and .5 of seed 1, on the items that each run has."""
     values = np.array([[1, 0, np.nan], [1, 1, 0], [0, 0, 1], [1, 0, 1]], dtype=float)
-    noise = run_noise(values, [(0, 0), (0, 1), (1, 0), (1, 1)])
+    noise = statistics.run_noise(values, [(0, 0), (0, 1), (1, 0), (1, 1)])
     assert (noise.runs, noise.freedom) == (4, 2)
     assert noise.total == pytest.approx(0.125 / 4) and noise.sampled == pytest.approx(0.25 / 2 / 4)
-    assert run_noise(values[:1], [(0, 0)]) is None and run_noise(values[::2], [(0, 0), (1, 0)]) is None
+    assert (
+        statistics.run_noise(values[:1], [(0, 0)]) is None
+        and statistics.run_noise(values[::2], [(0, 0), (1, 0)]) is None
+    )
 
 
 def test_the_number_of_runs_from_which_only_items_help():
     """Item variance .2, within .1, 50 items: error(K)² / error(∞)² = 1 + .5 / K <= 1.1025 first at K = 5."""
-    runs = RunNoise({(None, run): 0.5 for run in range(4)}, 0.1 / 50 / 4)
-    found = SampledScore(0.2 + 0.1 / 4, 50, runs)
+    runs = statistics.RunNoise({(None, run): 0.5 for run in range(4)}, 0.1 / 50 / 4)
+    found = statistics.SampledScore(0.2 + 0.1 / 4, 50, runs)
     assert found.runs_that_help == 5
     assert found.error_with(5) <= 1.05 * found.error_with(np.inf) < found.error_with(4)
-    assert SampledScore(0.02, 50, runs).runs_that_help is None
-    assert SampledScore(0.02, 50, RunNoise(runs.means, 0.0)).runs_that_help == 1
+    assert statistics.SampledScore(0.02, 50, runs).runs_that_help is None
+    assert statistics.SampledScore(0.02, 50, statistics.RunNoise(runs.means, 0.0)).runs_that_help == 1
 
 
 @pytest.mark.parametrize("shock", [0.0, 0.08])
@@ -69,19 +60,21 @@ def test_the_error_is_right_for_other_items_and_other_runs(shock):
 
 def test_errors_from_scores_alone():
     """s = .084 and d = .042 of ten runs: sqrt(.084² - .042² + .042² / 10)."""
-    assert error_of_mean(0.084, 0.042, 10) == pytest.approx(np.sqrt(0.084**2 - 0.9 * 0.042**2))
-    assert error_of_mean(0.05, 0.08, 4) == pytest.approx(np.sqrt(0.05**2 / 2 + 0.04**2))  # runs share something
-    assert error_of_mean(0.05, np.nan, 1) == 0.05
-    assert np.isnan(error_of_mean(np.nan, 0.05, 3))
+    assert statistics.error_of_mean(0.084, 0.042, 10) == pytest.approx(np.sqrt(0.084**2 - 0.9 * 0.042**2))
+    assert statistics.error_of_mean(0.05, 0.08, 4) == pytest.approx(
+        np.sqrt(0.05**2 / 2 + 0.04**2)
+    )  # runs share something
+    assert statistics.error_of_mean(0.05, np.nan, 1) == 0.05
+    assert np.isnan(statistics.error_of_mean(np.nan, 0.05, 3))
 
 
 def test_spread_between_runs_against_numpy():
     scores = np.array([[0.1, 0.2, 0.4], [0.5, np.nan, 0.7], [0.3, np.nan, np.nan]])
-    spread = spread_of_runs(scores)
+    spread = statistics.spread_of_runs(scores)
     assert spread[:2] == pytest.approx([np.std(scores[0], ddof=1), np.std([0.5, 0.7], ddof=1)])
     assert np.isnan(spread[2])
-    assert typical_spread(scores) == pytest.approx(np.sqrt((spread[0] ** 2 + spread[1] ** 2) / 2))
-    assert np.isnan(typical_spread(scores[2:]))
+    assert statistics.typical_spread(scores) == pytest.approx(np.sqrt((spread[0] ** 2 + spread[1] ** 2) / 2))
+    assert np.isnan(statistics.typical_spread(scores[2:]))
 
 
 @pytest.mark.parametrize("k", [1, 2, 4, 5])
@@ -91,19 +84,19 @@ def test_pass_at_k_and_pass_hat_k_by_enumeration(k):
     correct, runs = answers.sum(axis=1), np.full(12, 5)
     some = np.mean([answers[:, draw].any(axis=1) for draw in draws])
     every = np.mean([answers[:, draw].all(axis=1) for draw in draws])
-    assert pass_at_k(correct, runs, k).value == pytest.approx(some)
-    assert pass_hat_k(correct, runs, k).value == pytest.approx(every)
+    assert statistics.pass_at_k(correct, runs, k).value == pytest.approx(some)
+    assert statistics.pass_hat_k(correct, runs, k).value == pytest.approx(every)
 
 
 def test_k_above_the_runs_of_an_item_is_a_reason():
-    found = pass_at_k(np.array([1, 2]), np.array([4, 3]), 4)
+    found = statistics.pass_at_k(np.array([1, 2]), np.array([4, 3]), 4)
     assert isinstance(found, Missing) and found.code == ReasonCode.TOO_FEW and "4" in found.reason
-    assert isinstance(pass_hat_k(np.array([1]), np.array([2]), 0), Missing)
-    assert isinstance(pass_hat_k(np.array([]), np.array([]), 1), Missing)
+    assert isinstance(statistics.pass_hat_k(np.array([1]), np.array([2]), 0), Missing)
+    assert isinstance(statistics.pass_hat_k(np.array([]), np.array([]), 1), Missing)
 
 
 def test_an_interval_of_items_that_all_agree_has_a_width():
-    found = pass_hat_k(np.full(30, 4), np.full(30, 4), 4)
+    found = statistics.pass_hat_k(np.full(30, 4), np.full(30, 4), 4)
     low, high = found.interval
     assert found.value == high == 1 and 0.7 < low < 0.95
     exact = binomtest(30, 30).proportion_ci(method="exact")
@@ -118,24 +111,24 @@ def test_the_interval_of_pass_hat_k_holds(runs, k):
     held = 0
     for _ in range(1500):
         correct = rng.binomial(runs, rng.beta(0.8, 1.2, 50))
-        low, high = pass_hat_k(correct, np.full(50, runs), k).interval
+        low, high = statistics.pass_hat_k(correct, np.full(50, runs), k).interval
         held += low <= truth <= high
     assert held / 1500 > 0.95 - 4 * np.sqrt(0.95 * 0.05 / 1500)
 
 
 def test_p_above_chance():
-    p = p_above_chance(
+    p = statistics.p_above_chance(
         np.array([0.25, 0.25 + 1.644854 * 0.02, 0.3, 0.2, np.nan]), np.array([0.02, 0.02, 0, 0, 0.1]), 0.25
     )
     np.testing.assert_allclose(p, [0.5, 0.05, 0, 1, np.nan], atol=1e-6)
     # p = .03 each: above chance alone, not beside another; an unknown one is not counted
-    assert models_above_chance([0.25 + 1.88 * 0.02], [0.02], 0.25) == 1
-    assert models_above_chance([0.25 + 1.88 * 0.02] * 2, [0.02] * 2, 0.25) == 0
-    assert models_above_chance([0.25 + 1.88 * 0.02] * 2, [0.02, np.nan], 0.25) == 1
+    assert statistics.models_above_chance([0.25 + 1.88 * 0.02], [0.02], 0.25) == 1
+    assert statistics.models_above_chance([0.25 + 1.88 * 0.02] * 2, [0.02] * 2, 0.25) == 0
+    assert statistics.models_above_chance([0.25 + 1.88 * 0.02] * 2, [0.02, np.nan], 0.25) == 1
 
 
 def test_holm_holds_the_familywise_level():
-    assert holm(np.array([0.01, 0.04, 0.03])) == pytest.approx([0.03, 0.06, 0.06])
+    assert statistics.holm(np.array([0.01, 0.04, 0.03])) == pytest.approx([0.03, 0.06, 0.06])
     generator = np.random.default_rng(0)
-    false = [(holm(generator.uniform(size=20)) < 0.05).any() for _ in range(2000)]
+    false = [(statistics.holm(generator.uniform(size=20)) < 0.05).any() for _ in range(2000)]
     assert np.mean(false) == pytest.approx(0.05, abs=0.015)

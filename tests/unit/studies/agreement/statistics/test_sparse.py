@@ -7,18 +7,8 @@ import pytest
 from scipy.stats import norm, rankdata
 from scipy.stats import t as t_distribution
 
+from lm_validity.studies.agreement.statistics import sparse
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
-from lm_validity.studies.agreement.statistics.sparse import (
-    Cells,
-    fit_process,
-    link_for,
-    make_kernels,
-    pooled_left_out,
-    pooled_tau,
-    standardized,
-    standing_of_missing,
-    widening_of,
-)
 
 
 def table(seed=0, models=24, benchmarks=8, share=0.5):
@@ -37,7 +27,7 @@ def table(seed=0, models=24, benchmarks=8, share=0.5):
 
 def fitted(scores, direct, size, families):
     none = np.zeros((2, scores.shape[1]), dtype=bool)
-    return fit_process(scores, np.full(scores.shape, 0.01), direct, size, families, none)
+    return sparse.fit_process(scores, np.full(scores.shape, 0.01), direct, size, families, none)
 
 
 # ---- pooled and assisted agreement --------------------------------------------------------------------------
@@ -49,18 +39,18 @@ def test_pooled_agreement_counts_every_comparison_once_with_the_jackknife_over_m
     products = np.array(
         [np.sign((scores[i, a] - scores[j, a]) * (scores[i, b] - scores[j, b])) for (a, b), (i, j) in pairs]
     )
-    found = pooled_tau(pair_signs(scores))
+    found = sparse.pooled_tau(pair_signs(scores))
     assert (found.comparisons, found.mean) == (np.isfinite(products).sum(), pytest.approx(np.nanmean(products)))
-    left = [pooled_tau(pair_signs(np.delete(scores, i, axis=0))).mean for i in range(10)]
+    left = [sparse.pooled_tau(pair_signs(np.delete(scores, i, axis=0))).mean for i in range(10)]
     assert found.standard_error == pytest.approx(np.sqrt(0.9 * 10 * np.var(left)))
     families = np.array([0, 0, 0, 1, 1, 2, 2, 2, 3, 4])
-    left = [pooled_tau(pair_signs(scores[families != family])).mean for family in range(5)]
-    np.testing.assert_allclose(pooled_left_out(pair_signs(scores), families), [found.mean, *left])
+    left = [sparse.pooled_tau(pair_signs(scores[families != family])).mean for family in range(5)]
+    np.testing.assert_allclose(sparse.pooled_left_out(pair_signs(scores), families), [found.mean, *left])
     # with every cell known and no ties both estimates are the mean tau
     signs = pair_signs(whole)
     expected = np.random.default_rng(0).uniform(-1, 1, signs.sign.shape)
     mean = kendall_tau_matrix(signs)[np.triu_indices(4, 1)].mean()
-    assert [pooled_tau(signs).mean, pooled_tau(signs, expected).mean] == pytest.approx([mean] * 2)
+    assert [sparse.pooled_tau(signs).mean, sparse.pooled_tau(signs, expected).mean] == pytest.approx([mean] * 2)
 
 
 def test_assistance_puts_right_what_the_choice_of_cells_got_wrong():
@@ -71,12 +61,12 @@ def test_assistance_puts_right_what_the_choice_of_cells_got_wrong():
     whole = ability[:, None] + noise * rng.normal(size=(120, 12))
     scores = whole.copy()
     scores[30:, 4:] = np.nan
-    truth, signs = pooled_tau(pair_signs(whole)).mean, pair_signs(scores)
+    truth, signs = sparse.pooled_tau(pair_signs(whole)).mean, pair_signs(scores)
     first, second = signs.first, signs.second
     # what is right on average for benchmarks of each kind, and knows nothing of single cells
     deviation = np.sqrt(2) * noise
     expected = 2 * norm.cdf((ability[first] - ability[second])[:, None] / deviation) - 1
-    pooled, assisted = pooled_tau(signs).mean, pooled_tau(signs, expected)
+    pooled, assisted = sparse.pooled_tau(signs).mean, sparse.pooled_tau(signs, expected)
     assert pooled - truth > 0.2 and abs(assisted.mean - truth) < 0.03
     assert assisted.mean < pooled - 0.15
 
@@ -105,12 +95,12 @@ def test_the_standing_of_missing_scores_is_that_of_their_models_beside_shuffled_
     known = np.isfinite(quantiles)
     slope = (quantiles * others)[known].sum() / (quantiles[known] ** 2).sum()
     sums = [others[list(order)][missing].mean() / slope for order in itertools.permutations(range(6))]
-    found = standing_of_missing(scores, missing)
+    found = sparse.standing_of_missing(scores, missing)
     assert found.value == pytest.approx(sums[0] - np.mean(sums))
     reach = t_distribution.ppf(0.975, 4) * np.std(sums)
     assert found.interval == pytest.approx((found.value - reach, found.value + reach))
-    assert np.isnan(standing_of_missing(scores[:3], missing[:3]).value)
-    assert np.isnan(standing_of_missing(np.nan_to_num(scores), missing & False).value)
+    assert np.isnan(sparse.standing_of_missing(scores[:3], missing[:3]).value)
+    assert np.isnan(sparse.standing_of_missing(np.nan_to_num(scores), missing & False).value)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +110,9 @@ def test_the_standing_of_missing_scores_is_that_of_their_models_beside_shuffled_
 def test_what_is_missing_by_value_is_found_and_what_is_missing_by_chance_is_not(models, benchmarks, share, least, most):
     found = []
     for seed in range(300):
-        low, high = standing_of_missing(*by_value(np.random.default_rng(seed), models, benchmarks, share)).interval
+        low, high = sparse.standing_of_missing(
+            *by_value(np.random.default_rng(seed), models, benchmarks, share)
+        ).interval
         found.append(low > 0 or high < 0)
     assert least <= np.mean(found) <= most
 
@@ -130,9 +122,9 @@ def test_what_is_missing_by_value_is_found_and_what_is_missing_by_chance_is_not(
 
 def test_the_covariance_of_two_sets_of_cells_is_the_weighted_sum_of_the_parts():
     _, whole, direct, size, families = table(3, models=6, benchmarks=3)
-    before = standardized(direct)
+    before = sparse.standardized(direct)
     model, benchmark = (part.ravel() for part in np.indices(whole.shape))
-    cells, kernels = Cells(model, benchmark, before.ravel()), make_kernels(before, size, families)
+    cells, kernels = sparse.Cells(model, benchmark, before.ravel()), sparse.make_kernels(before, size, families)
     weights = np.exp(np.random.default_rng(0).normal(size=len(kernels.prior) - 1))
     expected = np.tensordot(weights, kernels.parts(cells), 1)
     covariance = kernels.weighted(weights)
@@ -204,7 +196,7 @@ def test_odd_tables_give_finite_predictions(change):
 def test_scores_stay_in_their_range():
     """A fraction, an error rate (negative: more is better), a correlation, percent."""
     table = np.array([[0.0, -0.9, -0.2, 3.0], [0.9, -0.05, 0.7, 80.0]])
-    link = link_for(table, losses=np.array([np.arange(4) == 1] * 2))
+    link = sparse.link_for(table, losses=np.array([np.arange(4) == 1] * 2))
     assert list(link.low[:3]) == [0, -1, -1] and list(link.width) == [1, 1, 2, 0]
     inside = np.array([[0.3, -0.4, -0.1, 7.0]])
     np.testing.assert_allclose(link.back(link.to(inside)), inside)
@@ -215,7 +207,7 @@ def test_scores_stay_in_their_range():
     np.testing.assert_allclose(link.slope(inside), slope, rtol=1e-5)
     # correlations near chance that happen to be below 0, and losses below 1 such as a Brier score, do not end at 1
     below = np.array([[-0.02, -0.9, -0.9], [-0.05, -0.2, -0.2]])
-    link = link_for(below, losses=np.array([[False, True, True], [False, False, True]]))
+    link = sparse.link_for(below, losses=np.array([[False, True, True], [False, False, True]]))
     assert list(link.width) == [2, 0, 1]
     assert link.back(np.array([3.0, -1.2, -9.0]))[:2] == pytest.approx([0.905148, -1.2])
 
@@ -225,5 +217,5 @@ def test_scores_stay_in_their_range():
 
 def test_intervals_widen_to_what_the_checked_cells_need_and_never_narrow():
     normal = np.random.default_rng(0).standard_normal(20_000)
-    assert [widening_of(factor * normal) for factor in (1, 2, 0.1)] == pytest.approx([1, 2, 1], rel=0.03)
-    assert np.isnan(widening_of(normal[:18])) and np.isfinite(widening_of(normal[:19]))
+    assert [sparse.widening_of(factor * normal) for factor in (1, 2, 0.1)] == pytest.approx([1, 2, 1], rel=0.03)
+    assert np.isnan(sparse.widening_of(normal[:18])) and np.isfinite(sparse.widening_of(normal[:19]))

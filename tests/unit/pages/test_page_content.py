@@ -12,18 +12,7 @@ import pandas as pd
 import pytest
 
 from lm_validity.pages import page as kit
-from lm_validity.pages.page import (
-    Finding,
-    Lede,
-    Page,
-    Panel,
-    Picture,
-    Section,
-    Table,
-    page_document,
-    render,
-    write_page,
-)
+from lm_validity.pages.page import Finding, Lede, Page, Panel, Picture, Section, Table, page_document, render
 from lm_validity.pages.svg import dot, line, svg
 from lm_validity.words import Missing, no_scores
 
@@ -74,7 +63,7 @@ def test_a_page_of_real_size_stays_small(tmp_path):
     rng = np.random.default_rng(0)
     scores = pd.DataFrame({"benchmark": np.resize(NAMES, 40_000), "score": rng.random(40_000)})
     section = Section("Pairs", tables=[Table("scores", "All scores", scores, formats={"score": ".4f"}, folded=True)])
-    write_page(page([section]), tmp_path / "apart")
+    kit.write_page(page([section]), tmp_path / "apart")
     assert (tmp_path / "apart" / "index.html").stat().st_size < 50_000
     assert (tmp_path / "apart" / "assets" / "agreement.js").stat().st_size < 1_000_000
 
@@ -82,7 +71,7 @@ def test_a_page_of_real_size_stays_small(tmp_path):
 def test_texts_that_a_spreadsheet_would_compute(tmp_path):
     cells = ["=1+1", "@x", "+x", "-x", "-", "-0.5", "+1", "a=b", 'a"b']
     frame = pd.DataFrame({"=name": cells, "value": [-0.5] * len(cells)})
-    write_page(page_with(frame), tmp_path)
+    kit.write_page(page_with(frame), tmp_path)
     written = pd.read_csv(tmp_path / "tables" / "told.csv", dtype={"'=name": str})
     assert written["'=name"].tolist() == ["'=1+1", "'@x", "'+x", "'-x", *cells[4:]]
     assert written["value"].tolist() == [-0.5] * len(cells)
@@ -99,7 +88,7 @@ def test_a_tables_file_is_that_of_pandas(tmp_path):
             "known": [1, Missing("Nobody knows."), 2.5, 3],
         }
     )
-    write_page(page_with(frame), tmp_path)
+    kit.write_page(page_with(frame), tmp_path)
     expected = frame.assign(known=[1.0, np.nan, 2.5, 3.0]).to_csv(index=False, lineterminator="\n")
     assert (tmp_path / "tables" / "told.csv").read_text(encoding="utf-8") == expected
     (section,) = page_document(page_with(frame))["sections"]
@@ -115,7 +104,7 @@ def test_a_missing_value_is_a_dash_with_its_reason_and_nothing_in_the_csv(tmp_pa
     assert table["rows"] == [["a", 0.5], ["b", None]] and table["reasons"] == {"1,1": reason}
     assert [column["numeric"] for column in table["columns"]] == [False, True]
     assert document["reasons"] == [reason] and "Point at it" in render(document)
-    write_page(made, tmp_path)
+    kit.write_page(made, tmp_path)
     held = json.loads((tmp_path / "assets" / "agreement.js").read_text().partition(" = ")[2].rstrip(";\n"))
     rows = json.loads(zlib.decompress(base64.b64decode(held["table told"])))
     assert rows == {"values": [["a", "b"], [0.5, None]], "shown": [None, ["0.50", "—"]], "reasons": {"1,1": reason}}
@@ -131,7 +120,7 @@ def test_a_page_leaves_out_protocols_and_columns_without_a_value_and_the_csv_has
     assert [column["name"] for column in table["columns"]] == ["benchmark", "protocol", "tau", "power"]
     assert table["rows"] == [["a", "Direct", 0.5, None], ["b", "Direct", None, None]]
     assert table["reasons"] == dict.fromkeys(("0,3", "1,2", "1,3"), reason)
-    write_page(made, tmp_path)
+    kit.write_page(made, tmp_path)
     assert pd.read_csv(tmp_path / "tables" / "told.csv").shape == (4, 5)
 
 
@@ -139,7 +128,7 @@ def test_scales_and_p_values_change_what_the_page_shows_but_not_the_csv(tmp_path
     frame = pd.DataFrame({"from_b": [2.5e-5, None], "p": [1e-74, 0.0314], "to_b": [Missing("Unknown.")] * 2})
     scales = {"from_b": 1e6, "to_b": 1e6, "absent": 2.0}
     made = page_with(frame, formats={"from_b": ".1f", "p": "p"}, scales=scales)
-    write_page(made, tmp_path)
+    kit.write_page(made, tmp_path)
     (shown,) = page_document(made)["sections"][0]["tables"]
     assert [column["name"] for column in shown["columns"]] == ["from_b", "p", "to_b"]
     assert shown["rows"] == [[2.5e-5, 1e-74, None], [None, 0.0314, None]]  # what sorting and the download use
@@ -151,7 +140,7 @@ def test_scales_and_p_values_change_what_the_page_shows_but_not_the_csv(tmp_path
 
 def test_a_picture_is_a_file_of_its_own_too(tmp_path):
     drawn = Picture(svg(20, 20, "a & b", dot(10, 10, "d")), "Of <b>two</b> & more.")
-    write_page(page([Section("Pairs", pictures=[drawn])]), tmp_path)
+    kit.write_page(page([Section("Pairs", pictures=[drawn])]), tmp_path)
     (path,) = (tmp_path / "figures").iterdir()
     text = "".join(ElementTree.parse(path).getroot().itertext())
     assert path.name == "agreement_1.svg" and text.strip().endswith("Of <b>two</b> & more.")

@@ -6,16 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.unit.studies.agreement import conftest
-from tests.unit.studies.agreement.conftest import (
-    BENCHMARKS,
-    DIRECT,
-    MODELS,
-    NAMES,
-    SMALL,
-    TRAINED,
-    by_subject,
-    score_rows,
-)
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, by_subject, score_rows
 
 from lm_validity.results.put import Rows
 from lm_validity.studies.agreement.data import Data, estimate, range_of
@@ -91,8 +82,10 @@ def test_numbers_by_hand(tmp_path):
 
 def seeds(tables) -> pd.DataFrame:
     """Direct scores, and those after training with a seed for each table."""
-    trained = [score_rows({TRAINED: SMALL[TRAINED] | table}).assign(seed=seed) for seed, table in enumerate(tables)]
-    return pd.concat([score_rows({DIRECT: SMALL[DIRECT]}), *trained])
+    trained = [
+        score_rows({TRAINED: conftest.SMALL[TRAINED] | table}).assign(seed=seed) for seed, table in enumerate(tables)
+    ]
+    return pd.concat([score_rows({DIRECT: conftest.SMALL[DIRECT]}), *trained])
 
 
 def test_several_seeds_are_averaged(tmp_path):
@@ -111,17 +104,20 @@ def test_equal_means_over_seeds_are_ties_in_whatever_order_they_were_summed(tmp_
     assert by_subject(found, "tau_with_others", protocol=TRAINED)["c"] is None
 
 
-AGAIN = MODELS.replace("tuned\n", "tuned,rerun_of\n").replace(",0\n", ",0,\n").replace(",1\n", ",1,\n")
+AGAIN = conftest.MODELS.replace("tuned\n", "tuned,rerun_of\n").replace(",0\n", ",0,\n").replace(",1\n", ",1,\n")
 
 
 def test_a_rerun_is_noise_of_training_and_no_model(tmp_path):
     """On `a` training m0 again gives 0.06 more, on `b` 0.02; `c` was not scored again."""
     scores = {"a": [0.3, 0.4, 0.5, 0.6], "b": [0.3, 0.5, 0.4, 0.6], "c": [0.6, 0.4, 0.5, 0.3]}
     more = zip(scores, scores.values(), (0.06, 0.02, 0.0), strict=True)
-    rows = score_rows({DIRECT: {name: [*of, of[0] + gain] for name, of, gain in more}}, [*NAMES, "again"], stderr=0.01)
+    rows = score_rows(
+        {DIRECT: {name: [*of, of[0] + gain] for name, of, gain in more}}, [*conftest.NAMES, "again"], stderr=0.01
+    )
     rows = rows[(rows["model"] != "again") | (rows["benchmark"] != "c")]
     (alone_page, alone), (page, again) = (
-        conftest.agreement_page(tmp_path, rows, models=models) for models in (MODELS, AGAIN + "again,F,1,10,0,m0\n")
+        conftest.agreement_page(tmp_path, rows, models=models)
+        for models in (conftest.MODELS, AGAIN + "again,F,1,10,0,m0\n")
     )
     assert (alone.value("models"), again.value("models")) == (5, 4)
     assert NOT_MEASURED in alone_page.notes and NOT_MEASURED not in page.notes
@@ -285,7 +281,7 @@ def test_two_metrics_that_reverse_the_order_of_the_models_are_said_beside_the_an
     other = rows.assign(metric="acc_norm,none", value=(0.9 - rows["value"]).where(falling, rows["value"]))
     scores = pd.concat([rows, other[other["benchmark"] != "c"]])
     matrix = conftest.matrix_of(
-        tmp_path, scores, benchmarks=BENCHMARKS.replace("wiki,p,acc,loglikelihood_rolling,0\n", "")
+        tmp_path, scores, benchmarks=conftest.BENCHMARKS.replace("wiki,p,acc,loglikelihood_rolling,0\n", "")
     )
     page, _ = agreement(Data.of(matrix), read_scores(tmp_path / "scores.parquet"))
     assert "decides on a (acc, acc_norm): another one reverses" in page.answers[0].basis

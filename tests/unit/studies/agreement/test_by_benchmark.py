@@ -14,16 +14,7 @@ from lm_validity.results.put import Rows
 from lm_validity.studies.agreement.benchmarks import expected_range, put_prompt_ranges
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
-from lm_validity.studies.agreement.statistics.noise import (
-    ceiling_with_others,
-    items_needed,
-    noise_ceiling,
-    reliability,
-    separated_shares,
-    smallest_difference,
-    tau_with_others,
-    typical_difference,
-)
+from lm_validity.studies.agreement.statistics import noise
 from lm_validity.studies.agreement.statistics.ranking import pair_signs
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SELECTIONS, read_scores, write_table
@@ -32,20 +23,20 @@ EVERY = ~np.eye(12, dtype=bool)
 
 
 def separated_share(significant, known, within):
-    return separated_shares(significant[None], known[None], within)[0]
+    return noise.separated_shares(significant[None], known[None], within)[0]
 
 
 def test_reliability_is_the_share_that_is_no_noise_and_its_interval_covers_the_truth():
     scores, stderr = np.array([0.1, 0.2, 0.3, 0.4]), np.full(4, 0.05)
-    found = reliability(scores, stderr)
+    found = noise.reliability(scores, stderr)
     assert found.value == pytest.approx(1 - 0.0025 / scores.var(ddof=1))
     assert found.interval.low <= found.value <= found.interval.high <= 1
-    assert reliability(scores, np.full(4, 1.0)).value == 0
-    assert np.isnan([reliability(scores[:2], stderr[:2]).value, reliability(np.ones(4), stderr).value]).all()
+    assert noise.reliability(scores, np.full(4, 1.0)).value == 0
+    assert all(np.isnan(noise.reliability(*of).value) for of in ((scores[:2], stderr[:2]), (np.ones(4), stderr)))
     rng, covered = np.random.default_rng(1), 0
     for _ in range(300):
         scores = rng.normal(0, np.sqrt(0.8), 15) + rng.normal(0, np.sqrt(0.2), 15)
-        low, high = reliability(scores, np.full(15, np.sqrt(0.2))).interval
+        low, high = noise.reliability(scores, np.full(15, np.sqrt(0.2))).interval
         covered += low <= 0.8 <= high
     assert covered >= 0.9 * 300
 
@@ -80,7 +71,7 @@ def test_tau_with_others_is_scipys():
     rng = np.random.default_rng(3)
     scores = rng.integers(0, 6, size=(12, 4)).astype(float)
     scores[2, 1] = np.nan
-    found = tau_with_others(scores, EVERY)
+    found = noise.tau_with_others(scores, EVERY)
     for j in range(4):
         taus = []
         for other in set(range(4)) - {j}:
@@ -99,8 +90,8 @@ def test_tau_at_a_distance_counts_only_such_pairs():
     """Two benchmarks agree between two groups of models and contradict each other within them."""
     order = np.tile(np.arange(6.0), 2)
     scores = np.column_stack([GROUP + order, GROUP - order])
-    within, between, _ = (tau_with_others(scores, mask)[0].value for mask in DISTANCES)
-    assert (within, between) == (-1, 1) and np.isnan(tau_with_others(scores, EVERY & False)[0].value)
+    within, between, _ = (noise.tau_with_others(scores, mask)[0].value for mask in DISTANCES)
+    assert (within, between) == (-1, 1) and np.isnan(noise.tau_with_others(scores, EVERY & False)[0].value)
 
 
 def test_noise_ceiling_at_a_distance_is_that_of_such_pairs():
@@ -109,26 +100,26 @@ def test_noise_ceiling_at_a_distance_is_that_of_such_pairs():
     scores = np.hstack([ability + np.random.default_rng(4).normal(0, 0.5, (12, 3)), np.ones((12, 1))])
     signs = pair_signs(scores)
     groups = SAME[signs.first, signs.second].astype(int)
-    ceiling = noise_ceiling(scores, np.full(scores.shape, 0.5), np.random.default_rng(5), groups=groups)
-    near, far, every = (ceiling_with_others(signs, ceiling.expected, mask) for mask in DISTANCES)
+    ceiling = noise.noise_ceiling(scores, np.full(scores.shape, 0.5), np.random.default_rng(5), groups=groups)
+    near, far, every = (noise.ceiling_with_others(signs, ceiling.expected, mask) for mask in DISTANCES)
     assert every[:3] == pytest.approx(ceiling.by_benchmark[:3], abs=1e-5)
     assert (near[:3] < 0.5).all() and (far[:3] > 0.99).all()
     # the correlation within groups is 0.029 / (0.029 + 0.25): (36 + 30 · 2/π asin(0.104)) / 66 of all pairs
     assert every[:3] == pytest.approx(np.full(3, 0.576), abs=0.1)
     assert np.isnan([near[3], far[3], every[3]]).all()  # a benchmark on which the models do not differ has none
-    assert np.isnan(ceiling_with_others(signs, None, SAME)).all()
+    assert np.isnan(noise.ceiling_with_others(signs, None, SAME)).all()
 
 
 def test_resolution_in_closed_form():
     errors = np.array([0.01, 0.01, 0.01])
-    smallest = smallest_difference(errors)
+    smallest = noise.smallest_difference(errors)
     assert smallest == pytest.approx((1.959964 + 0.841621) * np.sqrt(2) * 0.01, rel=1e-5)
-    difference, noise = typical_difference(np.array([0.0, 0.1, 0.2]), errors, ~np.eye(3, dtype=bool))
-    assert noise == pytest.approx(2e-4) and difference == pytest.approx(np.sqrt(0.02 - 2e-4))
+    difference, variance = noise.typical_difference(np.array([0.0, 0.1, 0.2]), errors, EVERY[:3, :3])
+    assert variance == pytest.approx(2e-4) and difference == pytest.approx(np.sqrt(0.02 - 2e-4))
     # with the items needed, the smallest difference is the typical one
-    needed = items_needed(1000, difference, noise)
-    assert smallest_difference(errors * np.sqrt(1000 / needed)) == pytest.approx(difference)
-    assert typical_difference(np.zeros(3), errors, ~np.eye(3, dtype=bool))[0] == 0
+    needed = noise.items_needed(1000, difference, variance)
+    assert noise.smallest_difference(errors * np.sqrt(1000 / needed)) == pytest.approx(difference)
+    assert noise.typical_difference(np.zeros(3), errors, EVERY[:3, :3])[0] == 0
 
 
 def ranges(tmp_path, change=lambda scores: scores) -> Rows:

@@ -2,15 +2,8 @@
 
 import numpy as np
 import pytest
-from tests.unit.studies.agreement.conftest import (
-    DIRECT,
-    TRAINED,
-    incomplete_of,
-    predictions_of,
-    reported,
-    score_rows,
-    written,
-)
+from tests.unit.studies.agreement import conftest
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, incomplete_of, score_rows
 
 from lm_validity.config.load import BY_SCORES
 from lm_validity.config.sections import Reports
@@ -53,14 +46,14 @@ def files_of(folder, tables, change=lambda rows: rows, more=()) -> Sources:
     kept = [p == DIRECT or (m, b) in names for p, m, b in zip(rows.protocol, rows.model, rows.benchmark, strict=True)]
     text = "".join(f"{m}\t{b}\t{why}\n" for m, b, why in planned)
     (folder / "plan.tsv").write_text(f"model\tbenchmark\treason\n{text}")
-    return Sources(*written(folder, change(rows[kept]), MODELS, BENCHMARKS), plan=folder / "plan.tsv")
+    return Sources(*conftest.written(folder, change(rows[kept]), MODELS, BENCHMARKS), plan=folder / "plan.tsv")
 
 
 @pytest.fixture(scope="module")
 def planned(tables, tmp_path_factory) -> tuple:
     """The folder of the report of the planned table, its rows and notes."""
     folder = tmp_path_factory.mktemp("planned")
-    page, rows = reported(files_of(folder, tables), folder / "report", Reports(resamples=0), report_agreement)
+    page, rows = conftest.reported(files_of(folder, tables), folder / "report", Reports(resamples=0), report_agreement)
     return folder, rows, " ".join(page["notes"])
 
 
@@ -98,7 +91,7 @@ def test_a_planned_table_has_pooled_agreement_and_ranks(planned, tables):
 
 def test_predictions_have_a_table_of_their_own_and_are_in_no_other(planned, tables):
     folder, rows, _ = planned
-    predictions = predictions_of(rows, TRAINED)
+    predictions = conftest.predictions_of(rows, TRAINED)
     assert len(predictions) == 26 and (predictions.low <= predictions.predicted).all()
     truth = [tables[TRAINED][b][NAMES.index(m)] for m, b in zip(predictions.model, predictions.benchmark, strict=True)]
     plain = [np.mean(tables[TRAINED][b]) for b in predictions.benchmark]
@@ -162,7 +155,7 @@ def test_what_is_planned_and_not_there_is_missing(tables, tmp_path):
 
 
 def test_the_first_components_share_is_not_given_for_few_models_in_common(tables, tmp_path):
-    _, rows = reported(files_of(tmp_path, tables), tmp_path / "report", Reports(resamples=0), report_factors)
+    _, rows = conftest.reported(files_of(tmp_path, tables), tmp_path / "report", Reports(resamples=0), report_factors)
     for quantity in ("explained_variance", "factors"):
         (row,) = rows.all(quantity, protocol=TRAINED)
         assert row.value is None and "fewer than half of the models in common" in row.reason
@@ -183,7 +176,7 @@ def test_an_audit_of_enough_cells_decides_how_wide_intervals_are(tables, tmp_pat
             changed[b][NAMES.index(m)] = np.clip(value + (-shift if value > 0.5 else shift), 0.02, 0.98)
         rows = score_rows({DIRECT: tables[DIRECT], TRAINED: changed}, NAMES)
         rows = rows[~((rows.protocol == TRAINED) & (rows.model == "m13") & (rows.benchmark == "e"))]
-        matrix = read_score_matrix(Sources(*written(tmp_path, rows, MODELS, BENCHMARKS), plan=plan))
+        matrix = read_score_matrix(Sources(*conftest.written(tmp_path, rows, MODELS, BENCHMARKS), plan=plan))
         found[name] = fit_cells(matrix, TRAINED)
     assert {(trust.source, trust.cells) for trust in found.values()} == {("audit", 21)}
     far, like = found["far off"], found["like the others"]
@@ -205,9 +198,9 @@ def test_few_models_of_many_say_nothing_about_the_others(tables, tmp_path, train
     """A run that is not at its end: of 14 models, the first few have scores under train before test."""
     rows = score_rows(tables, NAMES)
     rows = rows[(rows.protocol == DIRECT) | rows.model.isin(NAMES[:trained])]
-    files = written(tmp_path, rows, MODELS, BENCHMARKS)
+    files = conftest.written(tmp_path, rows, MODELS, BENCHMARKS)
     (page, of_agreement), (_, rows) = (
-        reported(Sources(*files), tmp_path / report.__name__, Reports(resamples=20), report)
+        conftest.reported(Sources(*files), tmp_path / report.__name__, Reports(resamples=20), report)
         for report in (report_agreement, report_factors)
     )
     for name, place in (("tau_pooled", {"protocol": TRAINED}), ("tau_pooled_change", {"pairs": "all"})):

@@ -6,17 +6,6 @@ from scipy.stats import kendalltau
 
 from lm_validity.config.sections import Screening
 from lm_validity.studies.agreement.statistics import ranking
-from lm_validity.studies.agreement.statistics.ranking import (
-    improved_pairs,
-    kendall_tau_matrix,
-    one_with_others,
-    pair_signs,
-    paired_signs,
-    perplexity_agreement,
-    screen_benchmarks,
-    significant_signs,
-    standardize,
-)
 from lm_validity.studies.agreement.statistics.resampling import taus_left_out
 
 
@@ -25,7 +14,7 @@ def test_equals_scipy_with_ties_and_missing_values(seed):
     rng = np.random.default_rng(seed)
     scores = rng.integers(0, 8, size=(25, 6)).astype(float)
     scores[rng.random(scores.shape) < 0.2] = np.nan
-    tau = kendall_tau_matrix(pair_signs(scores))
+    tau = ranking.kendall_tau_matrix(ranking.pair_signs(scores))
     for i, j in np.ndindex(tau.shape):
         both = np.isfinite(scores[:, i]) & np.isfinite(scores[:, j])
         expected = kendalltau(scores[both, i], scores[both, j]).statistic
@@ -37,10 +26,10 @@ def test_leaving_out_clusters_at_once_is_leaving_out_each():
     scores = rng.integers(0, 6, size=(20, 4)).astype(float)
     scores[rng.random(scores.shape) < 0.2] = np.nan
     for clusters in (np.arange(20), rng.integers(0, 4, 20)):
-        signs = pair_signs(scores)
+        signs = ranking.pair_signs(scores)
         taus, _ = taus_left_out(signs, None, np.ones(len(signs.first), dtype=bool), clusters)
         for number, tau in enumerate(taus[:, 1:].T):
-            rest = kendall_tau_matrix(pair_signs(scores[clusters != number]))
+            rest = ranking.kendall_tau_matrix(ranking.pair_signs(scores[clusters != number]))
             np.testing.assert_allclose(tau, rest[np.triu_indices(4, 1)], atol=1e-12)
 
 
@@ -56,13 +45,13 @@ def test_means_of_a_small_matrix_and_improvement_that_is_strict():
     after = TAU.copy()
     after[0, 1], after[0, 2] = 0.2, 0.5
     after[1, 2] = np.nan
-    assert improved_pairs(TAU, after) == (1, 4)
+    assert ranking.improved_pairs(TAU, after) == (1, 4)
 
 
 def test_significant_signs_by_hand():
     scores = np.array([[0.50, 0.9], [0.60, 0.8], [0.61, 0.1], [0.40, np.nan]])
     stderr = np.array([[0.03, 0.0], [0.03, 0.0], [0.03, 0.1], [0.0, 0.1]])
-    signs = significant_signs(scores, stderr)
+    signs = ranking.significant_signs(scores, stderr)
     # thresholds: 1.96 · sqrt(2) · 0.03 = 0.0832, and 1.96 · 0.03 = 0.0588 against the last model
     pairs = dict(zip(zip(signs.first, signs.second, strict=True), signs.sign[:, 0], strict=True))
     assert pairs == {(0, 1): -1, (0, 2): -1, (0, 3): 1, (1, 2): 0, (1, 3): 1, (2, 3): 1}
@@ -70,14 +59,14 @@ def test_significant_signs_by_hand():
     assert (signs.sign[0, 1], signs.known[0, 1], signs.known[2, 1]) == (0, 1, 0)
     # tau counts pairs, not ranks: in A only 0-2 and 0-3 differ significantly, in B only 0-3: tau = 1 / sqrt(2 · 1)
     scores = np.array([[0.4, 0.4], [0.3, 0.3], [0.1, 0.25], [0.0, 0.0]])
-    signs = significant_signs(scores, np.array([[0.05, 0.1], [0.2, 0.2], [0.05, 0.2], [0.05, 0.1]]))
-    assert kendall_tau_matrix(signs)[0, 1] == pytest.approx(1 / np.sqrt(2))
+    signs = ranking.significant_signs(scores, np.array([[0.05, 0.1], [0.2, 0.2], [0.05, 0.2], [0.05, 0.1]]))
+    assert ranking.kendall_tau_matrix(signs)[0, 1] == pytest.approx(1 / np.sqrt(2))
 
 
 def test_perplexity_agreement_by_hand():
     corpora = -np.array([[1.0], [0.9], [0.8], [np.nan]])  # bits per byte, negated: more is better
     benchmarks = np.array([[0.2, 0.5], [0.3, 0.4], [0.4, 0.6], [0.9, 0.9]])
-    result = perplexity_agreement(corpora, benchmarks)
+    result = ranking.perplexity_agreement(corpora, benchmarks)
     np.testing.assert_allclose(result.corpus_benchmark, [[1.0, 1 / 3]])
     assert (result.models, result.complete_models) == (3, 3)
     # means .35, .35, .5: one tie, two concordant pairs: 2 / sqrt(3 · 2)
@@ -89,20 +78,20 @@ def test_mcnemar_by_counts():
     both, neither = np.ones(10), np.zeros(8)
     first = np.concatenate([both, neither, np.ones(15), np.zeros(4)])
     second = np.concatenate([both, neither, np.zeros(15), np.ones(4)])
-    signs = paired_signs(np.array([first, second, first]))
+    signs = ranking.paired_signs(np.array([first, second, first]))
     assert signs.sign[:, 0].tolist() == [1, 0, -1]
-    assert paired_signs(np.array([first, second]), z=2.6).sign[0, 0] == 0
+    assert ranking.paired_signs(np.array([first, second]), z=2.6).sign[0, 0] == 0
 
 
 def test_paired_test_uses_common_items_and_beats_the_unpaired_one():
     difficulty = np.random.default_rng(0).random(400)
     # the second is right wherever the easier items are: it differs on few items only
     first, second = ((difficulty < share).astype(float) for share in (0.60, 0.57))
-    unpaired = significant_signs(np.array([[first.mean()], [second.mean()]]), np.full((2, 1), 0.0245))
-    assert (unpaired.sign[0, 0], paired_signs(np.array([first, second])).sign[0, 0]) == (0, 1)
+    unpaired = ranking.significant_signs(np.array([[first.mean()], [second.mean()]]), np.full((2, 1), 0.0245))
+    assert (unpaired.sign[0, 0], ranking.paired_signs(np.array([first, second])).sign[0, 0]) == (0, 1)
     for unknown, is_known in ((200, 1), (400, 0)):
         second[:unknown] = np.nan
-        assert paired_signs(np.array([first, second])).known[0, 0] == is_known
+        assert ranking.paired_signs(np.array([first, second])).known[0, 0] == is_known
 
 
 def test_items_of_one_subject_count_together():
@@ -116,17 +105,17 @@ def test_items_of_one_subject_count_together():
     correct[0, ::40] = np.nan
     sums = np.array([np.nansum((correct[0] - correct[1])[subjects == f"s{i}"]) for i in range(12)])
     statistic = abs(sums.sum()) / np.sqrt((sums**2).sum())
-    found = [paired_signs(correct, z=statistic + step, clusters=subjects).sign[0, 0] for step in (-1e-9, 1e-9)]
+    found = [ranking.paired_signs(correct, z=statistic + step, clusters=subjects).sign[0, 0] for step in (-1e-9, 1e-9)]
     assert (abs(found[0]), found[1]) == (1, 0)
-    assert abs(paired_signs(correct, z=statistic + 1e-9).sign[0, 0]) == 1  # single items claim more
+    assert abs(ranking.paired_signs(correct, z=statistic + 1e-9).sign[0, 0]) == 1  # single items claim more
 
 
 def test_one_benchmark_against_the_others_by_hand():
     rng = np.random.default_rng(3)
     scores = rng.normal(size=(12, 1)) + 0.7 * rng.normal(size=(12, 4))
     scores[2, 1] = np.nan
-    found = one_with_others(scores)
-    z = standardize(scores)
+    found = ranking.one_with_others(scores)
+    z = ranking.standardize(scores)
 
     def mean_tau(rows):
         rest = [np.nanmean(np.delete(z, j, axis=1), axis=1) for j in range(4)]
@@ -148,7 +137,9 @@ def screened(columns, unimproved=0, examples=None, **changes):
     trained[:unimproved, 0] = direct[:unimproved, 0]
     for table, lost in ((direct, changes.get("no_direct", 0)), (trained, changes.get("no_trained", 0))):
         table[len(table) - lost :, 0] = np.nan
-    return screen_benchmarks(direct, trained, np.full(len(columns), 2e3) if examples is None else examples, Screening())
+    return ranking.screen_benchmarks(
+        direct, trained, np.full(len(columns), 2e3) if examples is None else examples, Screening()
+    )
 
 
 def test_each_rule_of_screening_and_its_reason():

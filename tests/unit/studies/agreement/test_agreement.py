@@ -258,7 +258,10 @@ def test_the_interval_without_noise_is_no_surer_than_resampling_where_models_are
     names = [f"m{i}" for i in range(16)]
     rows = score_rows({DIRECT: {"a": up, "b": up, "c": down, "d": other}}, names, stderr=1e-4)
     sheet = "benchmark,metric,higher_is_better\n" + "".join(f"{name},acc,1\n" for name in "abcd")
-    found = conftest.agreement_of(tmp_path, rows, 400, models="model\n" + "\n".join(names) + "\n", benchmarks=sheet)
+    models = "model\n" + "\n".join(names) + "\n"
+    page, found = conftest.agreement_page(tmp_path, rows, 400, models=models, benchmarks=sheet)
+    assert page.lede.heading.startswith("Not known") and "clumps" in page.lede.heading
+    assert page.panels[0].outcome == "not known"  # whether they disagree beyond noise
     tau, corrected = (estimate(found, name, protocol=DIRECT) for name in ("tau_mean", "tau_mean_corrected"))
     low, high = corrected.models
     assert tau.value == pytest.approx((64 + 56 * -1 / 3 + 2 * (2 - 1) / 6) / 120) and low < 1 / 3 < high

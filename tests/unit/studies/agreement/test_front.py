@@ -232,17 +232,6 @@ def test_models_in_clumps_are_seen(kind, seed):
     assert np.flatnonzero(far_models(np.array([*table[DIRECT].values()]).T)).tolist() == [3]
 
 
-def test_models_in_clumps_leave_it_unknown_whether_benchmarks_disagree_beyond_noise(tmp_path):
-    """Two benchmarks have the reverse order within each of two clumps, far beyond noise."""
-    names, places = [f"m{i:02}" for i in range(20)], np.arange(10) / 1000
-    up, down = ([*(0.2 + order), *(0.7 + order)] for order in (places, places[::-1]))
-    table = {DIRECT: {"a": up, "b": up, "c": down, "d": [*down[:-2], down[-1], down[-2]]}}
-    page, _ = page_of(tmp_path, table, names=names, models="model\nm00\n", benchmarks="benchmark\na\nb\nc\nd\n",
-                      stderr=1e-4)  # fmt: skip
-    assert page.lede.heading.startswith("Not known") and "clumps" in page.lede.heading
-    assert page.panels[0].outcome == "not known"
-
-
 @pytest.mark.parametrize(
     ("lost", "models", "ending"),
     [("low", 24, "missing, and not by chance"), ("any", 24, ""), ("low", 6, "to see whether by chance")],

@@ -24,12 +24,8 @@ def files(folder, families=8, tasks=("quiz", "sums"), seen=0.2, members=2):
     models, scores = [], []
     for place in range(families * members):
         family, log = place % families, 21.3 + place / 9
-        model = {
-            "model": f"m{place}",
-            "family": f"f{family}",
-            "seen": int(family < 3),
-            "released": f"20{20 + family}-05",
-        }
+        model = {"model": f"m{place}", "family": f"f{family}", "seen": int(family < 3)}
+        model["released"] = f"20{20 + family}-05"
         models.append(model | {"parameters_b": 10 ** (log - 21) / 6, "tokens_b": 1000})
         for task in tasks:
             after = 0.3 + 0.1 * (log - 21) + rng.normal(0, 0.005)

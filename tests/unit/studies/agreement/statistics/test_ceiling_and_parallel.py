@@ -14,8 +14,7 @@ def test_the_ceiling_is_one_without_noise_and_that_of_the_reliability_of_normal_
     assert [ceiling.mean_tau, *ceiling.by_benchmark] == pytest.approx(np.ones(5))
     # observed variance 1 = true variance 1 - s² + noise s²: two benchmarks of one order correlate with 1 - s², and
     # tau of normal variables is 2/pi asin(rho)
-    rng = np.random.default_rng(2)
-    noise = 0.5
+    rng, noise = np.random.default_rng(2), 0.5
     truth = rng.normal(size=1500) * np.sqrt(1 - noise**2)
     scores = np.column_stack([rng.permutation(truth) + noise * rng.normal(size=1500) for _ in range(2)])
     ceiling = noise_ceiling(scores, np.full_like(scores, noise), rng, draws=4)
@@ -64,23 +63,15 @@ def test_noise_within_clumps_of_models_is_no_order():
 
 
 def test_scores_of_equal_models_show_what_they_are_rounded_to():
-    columns = (
-        [0.1, 0.25, 0.4, 0.4, 0.4],
-        [0.5, 0.25, 1, 0.75, 0.5],
-        [1 / 3, 2 / 3, 2 / 3, 0, 1],
-        [2, 3.1, 4.2, 5.3, np.nan],
-    )
-    assert grid_steps(np.column_stack(columns)) == pytest.approx(
-        [0.15, 0.25, 1 / 3, 0]
-    )  # no two are equal: nothing is known
+    columns = [0.1, 0.25, 0.4, 0.4, 0.4], [0.5, 0.25, 1, 0.75, 0.5], [1 / 3, 2 / 3, 2 / 3, 0, 1], [2, 3, 4, 5, np.nan]
+    # of the last no two are equal: nothing is known
+    assert grid_steps(np.column_stack(columns)) == pytest.approx([0.15, 0.25, 1 / 3, 0])
     rng = np.random.default_rng(0)
     assert grid_steps((rng.integers(0, 40, 30) / 40)[:, None]) == pytest.approx([1 / 40])
 
 
 def table_with_factors(factors: int, rng: np.random.Generator) -> np.ndarray:
-    loadings = np.zeros((12, 2))
-    loadings[:, 0] = 0.8
-    loadings[:, 1] = np.where(np.arange(12) < 6, 0.55, -0.55)
+    loadings = np.column_stack([np.full(12, 0.8), np.repeat([0.55, -0.55], 6)])
     signal = rng.normal(size=(100, factors)) @ loadings[:, :factors].T
     return signal + 0.5 * rng.normal(size=(100, 12))
 
@@ -95,14 +86,12 @@ def test_parallel_analysis_finds_the_number_of_factors_and_rarely_one_in_noise(f
 
 
 def test_a_ceiling_of_noise_alone_is_not_above_zero():
-    same = np.full((6, 3), 0.5)
+    same, order = np.full((6, 3), 0.5), np.outer(np.arange(6.0), np.ones(3))
     same[0] += 1e-9
     for seed in range(5):
         noise = noise_ceiling(same, np.full((6, 3), 0.05), np.random.default_rng(seed))
         assert noise.observed == pytest.approx(1) and np.isfinite(noise.mean_tau) and not noise.above_zero
-    assert noise_ceiling(
-        np.outer(np.arange(6.0), np.ones(3)), np.full((6, 3), 0.5), np.random.default_rng(0)
-    ).above_zero
+    assert noise_ceiling(order, np.full((6, 3), 0.5), np.random.default_rng(0)).above_zero
 
 
 def test_benchmarks_without_standard_errors_take_no_part():
@@ -118,9 +107,8 @@ def test_benchmarks_without_standard_errors_take_no_part():
 
 def test_a_pair_of_benchmarks_without_a_tau_is_in_neither_mean():
     # a has four models, all equal on b: noise would give the two a tau, the scores give none
-    scores = np.column_stack([np.arange(8.0), np.arange(8.0), np.arange(8.0)])
-    scores[4:, 0] = np.nan
-    scores[:4, 1] = 2.0
+    scores = np.column_stack([np.arange(8.0)] * 3)
+    scores[4:, 0], scores[:4, 1] = np.nan, 2.0
     assert np.isnan(kendall_tau_matrix(pair_signs(scores))[0, 1])
     ceiling = noise_ceiling(scores, np.full((8, 3), 0.5), np.random.default_rng(0), draws=50)
     assert ceiling.included.all() and ceiling.observed == pytest.approx((1 + 22 / np.sqrt(22 * 28)) / 2)

@@ -36,10 +36,7 @@ def test_two_way_interval_has_the_two_way_variance():
     rng = np.random.default_rng(8)
     rows, columns = 40, 30
     table = rng.normal(size=(rows, 1)) * 0.1 + rng.normal(size=(1, columns)) * 0.1 + rng.normal(size=(rows, columns))
-    by_row, by_column = (
-        resampling.multiplicities(rows, 20_000, rng) / rows,
-        resampling.multiplicities(columns, 20_000, rng) / columns,
-    )
+    by_row, by_column = (resampling.multiplicities(size, 20_000, rng) / size for size in (rows, columns))
     both = np.einsum("ri,ij,rj->r", by_row, table, by_column)
     one, other = by_row @ table.mean(axis=1), by_column @ table.mean(axis=0)
     interval = resampling.two_way_interval(both, one, other, rows)
@@ -88,7 +85,6 @@ def test_few_units_take_percentiles_further_out():
 
 
 def test_hull_holds_both_intervals():
-    both = resampling.hull(
-        Interval(np.array([1.0, 3.0, np.nan]), np.array([2.0, 9.0, 4.0])), Interval(np.zeros(3), np.full(3, 5.0))
-    )
+    one = Interval(np.array([1.0, 3.0, np.nan]), np.array([2.0, 9.0, 4.0]))
+    both = resampling.hull(one, Interval(np.zeros(3), np.full(3, 5.0)))
     assert both.low[:2].tolist() == [0, 0] and both.high[:2].tolist() == [5, 9] and np.isnan(both.low[2])

@@ -36,9 +36,7 @@ def fitted(scores, direct, size, families):
 def test_pooled_agreement_counts_every_comparison_once_with_the_jackknife_over_models_or_families():
     scores, whole, *_ = table(1, models=10, benchmarks=4)
     pairs = itertools.product(itertools.combinations(range(4), 2), itertools.combinations(range(10), 2))
-    products = np.array(
-        [np.sign((scores[i, a] - scores[j, a]) * (scores[i, b] - scores[j, b])) for (a, b), (i, j) in pairs]
-    )
+    products = [np.sign((scores[i, a] - scores[j, a]) * (scores[i, b] - scores[j, b])) for (a, b), (i, j) in pairs]
     found = sparse.pooled_tau(pair_signs(scores))
     assert (found.comparisons, found.mean) == (np.isfinite(products).sum(), pytest.approx(np.nanmean(products)))
     left = [sparse.pooled_tau(pair_signs(np.delete(scores, i, axis=0))).mean for i in range(10)]
@@ -56,16 +54,13 @@ def test_pooled_agreement_counts_every_comparison_once_with_the_jackknife_over_m
 def test_assistance_puts_right_what_the_choice_of_cells_got_wrong():
     """Cheap benchmarks that agree better than the others: the pooled tau is theirs, the assisted one is everyone's."""
     rng = np.random.default_rng(5)
-    ability = rng.normal(size=120)
-    noise = np.array([0.3] * 4 + [1.5] * 8)
+    ability, noise = rng.normal(size=120), np.repeat([0.3, 1.5], [4, 8])
     whole = ability[:, None] + noise * rng.normal(size=(120, 12))
     scores = whole.copy()
     scores[30:, 4:] = np.nan
     truth, signs = sparse.pooled_tau(pair_signs(whole)).mean, pair_signs(scores)
-    first, second = signs.first, signs.second
     # what is right on average for benchmarks of each kind, and knows nothing of single cells
-    deviation = np.sqrt(2) * noise
-    expected = 2 * norm.cdf((ability[first] - ability[second])[:, None] / deviation) - 1
+    expected = 2 * norm.cdf((ability[signs.first] - ability[signs.second])[:, None] / (np.sqrt(2) * noise)) - 1
     pooled, assisted = sparse.pooled_tau(signs).mean, sparse.pooled_tau(signs, expected)
     assert pooled - truth > 0.2 and abs(assisted.mean - truth) < 0.03
     assert assisted.mean < pooled - 0.15
@@ -110,9 +105,8 @@ def test_the_standing_of_missing_scores_is_that_of_their_models_beside_shuffled_
 def test_what_is_missing_by_value_is_found_and_what_is_missing_by_chance_is_not(models, benchmarks, share, least, most):
     found = []
     for seed in range(300):
-        low, high = sparse.standing_of_missing(
-            *by_value(np.random.default_rng(seed), models, benchmarks, share)
-        ).interval
+        world = by_value(np.random.default_rng(seed), models, benchmarks, share)
+        low, high = sparse.standing_of_missing(*world).interval
         found.append(low > 0 or high < 0)
     assert least <= np.mean(found) <= most
 
@@ -202,8 +196,7 @@ def test_scores_stay_in_their_range():
     np.testing.assert_allclose(link.back(link.to(inside)), inside)
     ends = [link.back(np.full(4, value)) for value in (-30, 30)]
     np.testing.assert_allclose(ends, [[0, -1, -1, -30], [1, 0, 1, 30]], atol=1e-9)
-    step = 1e-6
-    slope = (link.to(inside + step) - link.to(inside - step)) / 2 / step
+    slope = (link.to(inside + 1e-6) - link.to(inside - 1e-6)) / 2e-6
     np.testing.assert_allclose(link.slope(inside), slope, rtol=1e-5)
     # correlations near chance that happen to be below 0, and losses below 1 such as a Brier score, do not end at 1
     below = np.array([[-0.02, -0.9, -0.9], [-0.05, -0.2, -0.2]])

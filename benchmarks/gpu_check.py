@@ -25,7 +25,7 @@ from lm_validity.cells.runner import versions
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, Plan, train_side_by_side
 from lm_validity.cells.trials.training import four_bits
-from lm_validity.cells.workers import FinetuneResult, describe_missing_gpu, finetune
+from lm_validity.cells.workers import FinetuneResult, finetune
 from lm_validity.errors import InputError, first_line
 
 Outcome = Literal["passed", "noted", "skipped", "failed"]
@@ -48,7 +48,7 @@ class CheckResult:
 def each_check(device: str) -> Iterator[CheckResult]:
     """Try the device, `cuda` or `cpu`: what is found, one by one. Raises InputError where torch can use no GPU."""
     if device == "cuda" and not torch.cuda.is_available():
-        raise InputError(*describe_missing_gpu(1, 0, "gpu-check", "set DEVICE=cpu"))
+        raise InputError("torch can use no GPU here.", "check `nvidia-smi`; DEVICE=cpu runs the same on the CPU.")
     yield from _describe(device)
     yield from _products(device)
     with tempfile.TemporaryDirectory() as name:

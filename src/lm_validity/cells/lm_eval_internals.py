@@ -29,21 +29,22 @@ from jinja2 import UndefinedError
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_metric, get_metric_aggregation, is_higher_better
 from lm_eval.api.task import Task
-from lm_eval.api.utils import maybe_delimit as maybe_delimit
+from lm_eval.api.utils import maybe_delimit
 from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
-from lm_eval.models.utils import normalize_gen_kwargs as normalize_gen_kwargs
-from lm_eval.models.utils import resolve_max_length as resolve_max_length
-from lm_eval.tasks._factory import GROUP_FIELD_NAMES as GROUP_FIELD_NAMES
-from lm_eval.tasks._factory import TaskFactory as TaskFactory
-from lm_eval.tasks._index import Entry as Entry
-from lm_eval.tasks._index import Kind as Kind
-from lm_eval.tasks._index import TaskIndex as TaskIndex
-from lm_eval.tasks._yaml_loader import load_yaml as load_yaml
+from lm_eval.models.utils import normalize_gen_kwargs, resolve_max_length
+from lm_eval.tasks._factory import GROUP_FIELD_NAMES, TaskFactory
+from lm_eval.tasks._index import Entry, Kind, TaskIndex
+from lm_eval.tasks._yaml_loader import load_yaml
 from pyarrow.lib import ArrowInvalid
 
-import lm_validity.words
-from lm_validity.errors import first_line
-from lm_validity.words import listing
+from lm_validity import words
+from lm_validity.errors import InputError, first_line
+
+__all__ = ["GROUP_FIELD_NAMES", "Entry", "Kind", "TaskFactory", "TaskIndex", "load_yaml"]  # for others, as they are
+__all__ += ["maybe_delimit", "normalize_gen_kwargs", "resolve_max_length"]
+
+# lm-eval compiles a task's templates for every document and field; the same source is the same template
+lm_eval.utils.env.from_string = functools.lru_cache(maxsize=4096)(lm_eval.utils.env.from_string)
 
 
 @contextlib.contextmanager
@@ -58,29 +59,9 @@ def errors_only(name: str) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def remember_templates() -> None:
-    """Compile each of a task's templates once. lm-eval compiles it for every document and field; the same source is
-    the same template."""
-    if not hasattr(lm_eval.utils.env.from_string, "cache_info"):
-        lm_eval.utils.env.from_string = functools.lru_cache(maxsize=4096)(lm_eval.utils.env.from_string)
-
-
-@contextlib.contextmanager
-def order_of_lm_eval() -> Iterator[None]:
-    """Draw as lm-eval does: from its seeds of Python's and NumPy's generators, whose states are restored afterwards."""
-    generators_before = random.getstate(), np.random.get_state()  # noqa: NPY002
-    random.seed(DEFAULT_RANDOM_SEED)
-    np.random.seed(DEFAULT_OTHER_SEED)  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(generators_before[0])
-        np.random.set_state(generators_before[1])  # noqa: NPY002
-
-
 _PACKAGES = [*map(sysconfig.get_path, ("purelib", "platlib")), *site.getsitepackages(), site.getusersitepackages()]
 # what is installed as editable is elsewhere; `os` is of the standard library
-_LIBRARIES = {Path(str(module.__file__)).resolve().parent for module in (os, lm_eval.utils, lm_validity.words)}
+_LIBRARIES = {Path(str(module.__file__)).resolve().parent for module in (os, lm_eval.utils, words)}
 _LIBRARIES |= {Path(path).resolve() for path in _PACKAGES}
 
 
@@ -90,14 +71,16 @@ def is_own_code(file: str | None) -> bool:
 
 
 @contextlib.contextmanager
-def fresh_code(cache: str, data: str | None = None) -> Iterator[None]:
+def fresh_code(cache: str, data: str | None) -> Iterator[None]:
     """Run a task's code as its files are now. What libraries keep of an earlier run knows it by less than that: the
     data library what `map` and `from_generator` made by a fingerprint without the functions that theirs call, and local
     data by their time; Python what it compiled by time and size. cache: a folder for what is made here, of each task
-    that is built. data: one for data sets of local files; None: the data library's own, for those of the hub.
+    that is built. data: one for data sets of local files; None: the data library's own, for those of the hub. What the
+    code draws at random, it draws from lm-eval's seeds of Python's and NumPy's generators, whose states are restored.
     """
     config, cached, generator = datasets.config, datasets.Dataset._get_cache_file_path, datasets.Dataset.from_generator
     shared, compiled = config.HF_DATASETS_CACHE, SourceFileLoader.get_code
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
 
     def compile_own(self: SourceFileLoader, name: str) -> CodeType | None:
         """The code of a module, compiled anew where it is the user's."""
@@ -108,11 +91,15 @@ def fresh_code(cache: str, data: str | None = None) -> Iterator[None]:
     datasets.Dataset._get_cache_file_path = lambda self, fingerprint: f"{cache}/{fingerprint}.arrow"
     datasets.Dataset.from_generator = functools.partial(generator, cache_dir=cache)
     config.HF_DATASETS_CACHE, SourceFileLoader.get_code = data or shared, compile_own  # type: ignore[method-assign,assignment]
+    random.seed(DEFAULT_RANDOM_SEED)
+    np.random.seed(DEFAULT_OTHER_SEED)  # noqa: NPY002
     try:
         yield
     finally:
         datasets.Dataset._get_cache_file_path, datasets.Dataset.from_generator = cached, staticmethod(generator)
         config.HF_DATASETS_CACHE, SourceFileLoader.get_code = shared, compiled  # type: ignore[method-assign]
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
 
 
 def apply_filters(task: Task, requests: list[Instance]) -> None:
@@ -121,18 +108,33 @@ def apply_filters(task: Task, requests: list[Instance]) -> None:
     task.apply_filters()
 
 
-def add_metric(task: Task, metric: str) -> None:
-    """Let a loaded task compute one more of lm-eval's metrics, without arguments."""
+def add_mutual_information(name: str, task: Task) -> None:
+    """Let a loaded task score each choice without the question, too, which adds lm-eval's `acc_mutual_info`."""
+    metric = "acc_mutual_info"
+    if metric in task.aggregation():
+        return
+    if task.OUTPUT_TYPE != "multiple_choice" or callable(task.config.process_results):
+        problem = f"{name}: lm-eval cannot add {metric} to it: it has no choices, or scores its answers itself."
+        raise InputError(problem, "leave mutual_information empty in the benchmarks sheet.")
     task._metric_fn_list[metric], task._metric_fn_kwargs[metric] = get_metric(metric), {}
     task._aggregation_list[metric] = get_metric_aggregation(metric)
     task._higher_is_better[metric] = is_higher_better(metric)
 
 
-def _split_named(name: object, path: Path | None) -> str | None:
-    """Which key of a task's file names this split of its data set; None where none does."""
-    text = "" if path is None else path.read_text(encoding="utf-8", errors="replace")
-    match = re.search(rf"(\w+_split)[\"']?[ \t]*:[ \t]*[\"']?{re.escape(str(name))}[\"']?\s*(?:[,}}#\n]|$)", text)
-    return None if match is None else match[1]
+@contextlib.contextmanager
+def building(name: str, path: Path | None = None) -> Iterator[None]:
+    """Inside the block what a task's code, its template or the data library raises is an InputError; lm-eval, which
+    remarks on every default that a task's file leaves to it, is silent."""
+    try:
+        with errors_only("lm_eval"):
+            yield
+    except InputError:
+        raise
+    except Exception as error:
+        hint = "check its YAML file and columns; on a machine without network, run the prefetch step first."
+        if "Dataset scripts" in str(error):
+            hint = "most such data sets of the hub have files, too: `dataset_kwargs: {revision: refs/convert/parquet}`."
+        raise InputError(f"{name}: lm-eval cannot build the task ({_cause(error, path)}).", hint) from error
 
 
 # what lm-eval does with a task's first document and metrics, and what is wrong with the task where that line raises
@@ -145,10 +147,16 @@ _CAUSES = {
 }
 
 
-def _known_cause(error: BaseException) -> str | None:
+def _known_cause(error: BaseException, path: Path | None) -> str | None:
     if isinstance(error, ValueError) and str(error).startswith("Config name is missing"):
         named = re.search(r"available configs: \[(.*?)\]", str(error))
         return f"its data have several configurations, and dataset_name names none of {named[1] if named else 'them'}"
+    if isinstance(error, KeyError) and error.args and path is not None:
+        key, text = re.escape(str(error.args[0])), path.read_text(encoding="utf-8", errors="replace")
+        if split := re.search(rf"(\w+_split)[\"']?[ \t]*:[ \t]*[\"']?{key}[\"']?\s*(?:[,}}#\n]|$)", text):
+            has = _seen(error, "self", "dataset")
+            its_splits = f": it has {words.listing(has)}" if has else ""
+            return f"its data have no split {error.args[0]!r}, which {split[1]} names{its_splits}"
     lines = [
         frame.line or ""
         for frame in traceback.extract_tb(error.__traceback__)
@@ -170,14 +178,7 @@ def _seen(error: BaseException, variable: str, attribute: str | None = None) -> 
     return []
 
 
-def hint_of(error: BaseException) -> str:
-    """What to do where lm-eval cannot build a task."""
-    if "Dataset scripts" in str(error):
-        return "most such data sets of the hub have files, too: `dataset_kwargs: {revision: refs/convert/parquet}`."
-    return "check its YAML file and columns; on a machine without network, run the prefetch step first."
-
-
-def cause_of(error: BaseException, path: Path | None) -> str:
+def _cause(error: BaseException, path: Path | None) -> str:
     """What is at fault, in a line: the data library says only in an error's cause which column does not fit, and names
     no file."""
     while isinstance(error, DatasetGenerationError) and error.__cause__ is not None:
@@ -192,11 +193,7 @@ def cause_of(error: BaseException, path: Path | None) -> str:
             if having and lacking:
                 cause = f"{having[0]} has it and {lacking[0]} has not"
             return f"column {names[0]!r}: {cause}"
-    if isinstance(error, KeyError) and error.args and (split := _split_named(error.args[0], path)) is not None:
-        has = _seen(error, "self", "dataset")
-        its_splits = f": it has {listing(has)}" if has else ""
-        return f"its data have no split {error.args[0]!r}, which {split} names{its_splits}"
-    if (cause_known := _known_cause(error)) is not None:
+    if (cause_known := _known_cause(error, path)) is not None:
         return cause_known
     if isinstance(error, StopIteration | ArrowInvalid) and (bad := _bad_file(path)) is not None:
         return bad
@@ -206,7 +203,7 @@ def cause_of(error: BaseException, path: Path | None) -> str:
     if not template:
         return cause
     if isinstance(error, UndefinedError | KeyError) and (columns := _seen(error, "doc")):
-        cause += f"; its columns are {listing(columns)}"
+        cause += f"; its columns are {words.listing(columns)}"
     no_text = isinstance(error, ValueError | SyntaxError | TypeError)
     finding = " is no text, such as a date or a number" if no_text else ""
     return f"{template[-1]} of its first document{finding}: {cause}"

@@ -11,7 +11,7 @@ import resource
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
@@ -21,18 +21,7 @@ from lm_validity.config.load import Run
 from lm_validity.config.sheets import Benchmark, Model
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import write_json
-from lm_validity.run.cell import (
-    BenchmarkCell,
-    Candidate,
-    Cell,
-    CheckpointRecord,
-    Choice,
-    Job,
-    ModelRecord,
-    Prompt,
-    given,
-    label,
-)
+from lm_validity.run.cell import BenchmarkCell, Candidate, Cell, CheckpointRecord, Choice, Job, ModelRecord, given, label
 from lm_validity.run.rules import rule_of
 from lm_validity.run.rules.benchmarks import SELECT_ADAPTER, SELECT_PROMPT
 from lm_validity.run.store import Address, hold_gpus, hold_lease
@@ -98,7 +87,7 @@ def _try(cell: Cell, finish: Callable[[Cell], Entry]) -> Entry:
     except MissingCell as error:
         return Entry(cell, "missing", error=error.problem)
     except CellError as error:
-        log.error("cell failed: %s: %s", label(cell), error)
+        log.error("cell failed: %s/%s/%s: %s", cell.rule, cell.model, cell.name, error)
         return Entry(cell, "failed", error=error.problem, hint=error.hint)
 
 
@@ -156,18 +145,23 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
+@cache
 def machine(device: "torch.device") -> dict[str, object]:
-    """The computer and the device that computed: host, threads, GPU and CUDA, Slurm job, and the commit of this
-    program's checkout."""
+    """The computer and the device that computed: host, threads, GPU and CUDA, Slurm job, and the commit of the checkout
+    that this program runs from, with `+` where files differ; null outside of one."""
     import torch
 
+    command, commit = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"], ""
+    with suppress(OSError, subprocess.SubprocessError):
+        folder, quiet = Path(__file__).resolve().parent, subprocess.DEVNULL
+        commit = subprocess.check_output(command, cwd=folder, stderr=quiet, text=True, timeout=10).strip()
     record: dict[str, object] = {
         "host": platform.node(),
         "system": platform.platform(),
         "threads": torch.get_num_threads(),
         "device": str(device),
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
-        "git": git_commit(),
+        "git": commit or None,
     }
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
@@ -176,58 +170,29 @@ def machine(device: "torch.device") -> dict[str, object]:
     return record
 
 
-@cache
-def git_commit() -> str | None:
-    """The commit of the checkout this package runs from, with `+` where files differ; null outside of one."""
-    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
-    folder, quiet = Path(__file__).resolve().parent, subprocess.DEVNULL
-    try:
-        return subprocess.check_output(command, cwd=folder, stderr=quiet, text=True, timeout=10).strip() or None
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # A cell's sidecar: what it cost and where it ran. It may differ from run to run and enters no table.
 
 
-class Seconds(NamedTuple):
-    """Seconds by the clock, and of processors."""
-
-    wall: float
-    cpu: float
-
-
 class Stopwatch:
-    """Costs from now on, of this process."""
+    """Costs from now on, of this process, and seconds (of the clock, and of processors) that were spent before."""
 
-    def __init__(self) -> None:
-        self._wall, self._cpu = time.perf_counter(), time.process_time()
-        self._started = time.time()
-
-    @property
-    def seconds(self) -> Seconds:
-        """(seconds on the clock, seconds of the processor) until now."""
-        return Seconds(time.perf_counter() - self._wall, time.process_time() - self._cpu)
-
-    def add(self, seconds: Seconds) -> None:
-        """Count seconds that were spent before."""
-        self._wall, self._cpu = self._wall - seconds.wall, self._cpu - seconds.cpu
+    def __init__(self, wall: float = 0.0, cpu: float = 0.0) -> None:
+        self._wall, self._cpu, self._started = time.perf_counter() - wall, time.process_time() - cpu, time.time()
 
     def costs(self, device: "torch.device") -> dict[str, object]:
         """Time, memory, machine and versions; `device` is the torch device that computed. The peak of GPU memory is
         that of the GPU that used most, since the last cell."""
         import torch
 
-        wall, cpu = self.seconds
         gpus = range(torch.cuda.device_count()) if device.type == "cuda" else ()
         peaks = [torch.cuda.max_memory_allocated(gpu) for gpu in gpus]
         for gpu in gpus:
             torch.cuda.reset_peak_memory_stats(gpu)
         return {
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
-            "wall_seconds": round(wall, 3),
-            "cpu_seconds": round(cpu, 3),
+            "wall_seconds": round(time.perf_counter() - self._wall, 3),
+            "cpu_seconds": round(time.process_time() - self._cpu, 3),
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
             **({"peak_gpu_memory_mb": max(peaks) // 2**20} if peaks else {}),
             "machine": machine(device),
@@ -246,7 +211,7 @@ PROMPT_ORDER = ("plain", "chat")  # ties go to the earlier one
 def select_prompt(workspace: Workspace, cell: BenchmarkCell) -> Choice:
     """The direct regime's prompt: the best on validation, ties to plain."""
     benchmark = workspace.run.benchmarks[cell.benchmark]
-    values: dict[Prompt, float] = {}
+    values = {}
     for direct in SELECT_PROMPT.stands_on(workspace.grid, cell):
         values[given(direct.prompt)] = workspace.finished(direct)["result"]["metrics"][benchmark.metric]["value"]
     better = 1 if benchmark.higher_is_better else -1

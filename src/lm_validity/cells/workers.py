@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import socket
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,15 +19,15 @@ import torch
 from lm_validity.cells.models.language_model import LanguageModel, Sampling, load_language_model
 from lm_validity.cells.models.prefetch import check_unchanged
 from lm_validity.cells.models.scorer import EncodedRequest
-from lm_validity.cells.runner import Seconds, Stopwatch
+from lm_validity.cells.runner import Stopwatch
 from lm_validity.cells.tasks import evaluation
-from lm_validity.cells.tasks.evaluation import Example, PreparedRequests, prepare_requests
+from lm_validity.cells.tasks.evaluation import Example, Prepared, prepare_requests
 from lm_validity.cells.tasks.splits import Split, documents, recorded_task
 from lm_validity.cells.tasks.tasks import AnyTask, Documents, cell_fails
 from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, Plan, started, train_side_by_side
 from lm_validity.cells.training.lora import CannotStack, find_targets, save_adapter, use_adapter
 from lm_validity.config.sheets import Dtype
-from lm_validity.errors import INSTALL_CUDA, ON_CPU, CellError, InputError, Refusal
+from lm_validity.errors import INSTALL_CUDA, ON_CPU, CellError, InputError
 from lm_validity.files import read_json
 from lm_validity.run.cell import BenchmarkCell, CheckpointRecord, Job, Prompt, derive_seed, given, label
 from lm_validity.run.inputs import own_files
@@ -46,13 +47,6 @@ class Computed(NamedTuple):
     write_files: Callable[[Path], None]
 
 
-class _Share(NamedTuple):
-    """A cell's part of what was computed side by side, and notes of its sidecar."""
-
-    seconds: Seconds
-    notes: dict[str, object]
-
-
 class Worker(ABC):
     """Computes cells of one rule and model."""
 
@@ -64,19 +58,16 @@ class Worker(ABC):
         self._load_errors: dict[str, CellError] = {}  # by checkpoint
         self._tasks: dict[str, AnyTask] = {}
         self._notes: dict[str, object] = {}  # of the cell at hand, for its sidecar
-        self._shared: dict[str, _Share] = {}  # by the cell's folder
+        self._shared: dict[str, tuple[float, float, dict[str, object]]] = {}  # by the cell's folder: as in `compute`
 
     def compute(self, address: Address[BenchmarkCell]) -> None:
         """Compute one cell and commit it to the store. Raises CellError for a failure that the cell causes."""
-        stopwatch, self._notes = Stopwatch(), {}
+        # its part of what was computed side by side, in seconds of the clock and of processors, and notes of that
+        wall, cpu, notes = self._shared.pop(address.folder, (0.0, 0.0, {}))
+        stopwatch, self._notes = Stopwatch(wall, cpu), {}
         result, write_files = self._compute(address)
-        assert self._loaded is not None
-        _, lm = self._loaded
-        if address.folder in self._shared:
-            share = self._shared.pop(address.folder)
-            stopwatch.add(share.seconds)
-            self._notes |= share.notes
-        sidecar = stopwatch.costs(lm.device) | lm.take_account() | self._notes
+        _, lm = given(self._loaded)
+        sidecar = stopwatch.costs(lm.device) | lm.take_account() | self._notes | notes
         self.store.commit(address, result, sidecar, write_files)
         # only now: a job killed before the commit resumes from it
         shutil.rmtree(self.workspace.work / address.folder, ignore_errors=True)
@@ -107,16 +98,17 @@ class Worker(ABC):
         evaluation = self.run.configuration.evaluation
         return load_language_model(
             point["path"],
-            subfolder=point["subfolder"],
+            subfolder=point["subfolder"] or "",
             dtype=self.model.dtype,
             device=resolve_device(evaluation.device, self.model.size_class, self.size_class.gpu),
             eval_batch_size=evaluation.batch_size,
             max_length=evaluation.max_length,
             max_generated_tokens=evaluation.max_generated_tokens,
             window_prefix=self.model.document_bos,
+            system_instruction=evaluation.system_instruction,
             scorer=evaluation.scorer,
             model_id=self.model.model,
-            adapter=point["adapter"]["path"] if "adapter" in point else None,
+            adapter=point["adapter"]["path"] if "adapter" in point else "",
         )
 
     def _task(self, benchmark: str) -> AnyTask:
@@ -148,24 +140,18 @@ def resolve_device(device: str, size_class: str, gpus: int) -> str:
     needed_gpus = max(gpus, 1) if device in ("auto", "all") else int(device.partition(":")[2] or 0) + 1
     usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if usable < needed_gpus:
-        raise InputError(*describe_missing_gpu(needed_gpus, usable, f"size class {size_class!r} with gpu: {gpus}"))
+        environment = f"torch {torch.__version__}, CUDA_VISIBLE_DEVICES {os.environ.get('CUDA_VISIBLE_DEVICES')!r}"
+        numbers = f"needs {needed_gpus} GPU(s) and can use {usable} on {socket.gethostname()}"
+        asking = f"size class {size_class!r} with gpu: {gpus}; CUDA {torch.version.cuda}; {environment}"
+        hint = f"check `nvidia-smi` on that node and what the job asks for; to compute on the CPU, {ON_CPU}."
+        if usable:
+            hint = "ask the scheduler for as many GPUs, or lower `gpu` in the size class."
+        elif not torch.backends.cuda.is_built():
+            hint = f"this torch is the build without CUDA: {INSTALL_CUDA}, or {ON_CPU}."
+        raise InputError(f"the job {numbers} ({asking}).", hint)
     if device != "auto":
         return device
     return "all" if gpus > 1 else "cuda"
-
-
-def describe_missing_gpu(needed_gpus: int, usable: int, device: str, on_cpu: str = ON_CPU) -> Refusal:
-    """(problem, hint): what torch says about this machine's GPUs, and where to look; `on_cpu`: how to do without."""
-    environment = f"torch {torch.__version__}, CUDA_VISIBLE_DEVICES {os.environ.get('CUDA_VISIBLE_DEVICES')!r}"
-    numbers = f"needs {needed_gpus} GPU(s) and can use {usable} on {socket.gethostname()}"
-    problem = f"the job {numbers} ({device}; CUDA {torch.version.cuda}; {environment})."
-    if usable:
-        hint = "ask the scheduler for as many GPUs, or lower `gpu` in the size class."
-    elif not torch.backends.cuda.is_built():
-        hint = f"this torch is the build without CUDA: {INSTALL_CUDA}, or {on_cpu}."
-    else:
-        hint = f"check `nvidia-smi` on that node and what the job asks for; to compute on the CPU, {on_cpu}."
-    return Refusal(problem, hint)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -243,17 +229,11 @@ def finetune(plan: Plan) -> FinetuneResult:
 log = logging.getLogger(__name__)
 
 
-class TrainingData(NamedTuple):
-    """What a benchmark and prompt give: requests on validation, and the texts to train on."""
-
-    validation: PreparedRequests
-    examples: Sequence[Example]
-
-
 class AdapterTrainer(Worker):
     """Computes the LoRA fine-tunes of a job (rule `finetune_adapter`)."""
 
-    _prepared: tuple[tuple[str, str | None], TrainingData] | None = None
+    # of a benchmark and prompt, kept for the next rate: requests on validation, and the texts to train on
+    _prepared: tuple[tuple[str, str | None], Prepared, Sequence[Example]] | None = None
 
     def _compute(self, address: Address[BenchmarkCell]) -> Computed:
         plan = self._plan(address)
@@ -273,9 +253,17 @@ class AdapterTrainer(Worker):
         result |= {"best_value": best, "diverged": finetuned.diverged is not None, "reason": finetuned.diverged}
 
         def write_files(folder: Path) -> None:
+            """The adapter; and the loss of every step of finished epochs, with each epoch's value on validation."""
             if (work / "adapter").is_dir():  # there is none where training diverged at once
                 shutil.copytree(work / "adapter", folder / "adapter")
-            _write_losses(finetuned, folder)
+            steps = range(1, len(finetuned.step_losses) + 1)
+            of_epoch = len(steps) // max(1, len(finetuned.epochs))
+            values = {epoch.number * of_epoch: epoch.validation_value for epoch in finetuned.epochs}
+            frame = pd.DataFrame({"step": steps, "loss": finetuned.step_losses})
+            frame["epoch"] = (frame["step"] - 1) // max(1, of_epoch) + 1
+            frame["validation_value"] = frame["step"].map(values)
+            columns = LOSSES.names[LOSSES.names.index("epoch") :]
+            write_table(frame, pyarrow.schema([LOSSES.field(name) for name in columns]), folder / "losses.parquet")
 
         return Computed(result, write_files)
 
@@ -283,7 +271,7 @@ class AdapterTrainer(Worker):
         """Bring fine-tunes that differ in the learning rate only to their last epoch, side by side, in their work
         folders; `compute` then finds nothing left to train. Their time is booked to the cells in equal parts, what is
         counted to the first."""
-        stopwatch, parts = Stopwatch(), len(addresses)
+        wall, cpu, parts = time.perf_counter(), time.process_time(), len(addresses)
         # what an undisturbed cell finds of its epochs is its own; else an attempt that was killed had begun on it
         begun = {address.folder for address in addresses if (self.workspace.work / address.folder).exists()}
         try:
@@ -292,16 +280,24 @@ class AdapterTrainer(Worker):
         except CannotStack:
             log.info("%s: its rates are trained one after another", label(addresses[0].cell))
         finally:
-            wall, cpu = stopwatch.seconds
+            wall, cpu = (time.perf_counter() - wall) / parts, (time.process_time() - cpu) / parts
             for address in addresses:
                 notes = {"side_by_side": parts} | ({} if address.folder in begun else {"resumed_epochs": 0})
-                self._shared[address.folder] = _Share(Seconds(wall / parts, cpu / parts), {**notes})
+                self._shared[address.folder] = (wall, cpu, {**notes})
 
     def _plan(self, address: Address[BenchmarkCell]) -> Plan:
         """What a cell is trained by."""
         cell, benchmark = address.cell, self.run.benchmarks[address.cell.benchmark]
         lm = self._language_model("final")
-        validation, examples = self._training_data(lm, cell)
+        if self._prepared is None or self._prepared[0] != (cell.benchmark, cell.prompt):
+            lm.share_encodings({})
+            prompt: Prompt = given(cell.prompt)
+            task, longest = self._task(cell.benchmark), self.run.configuration.finetuning.max_length
+            validation = prepare_requests(lm, task, self._documents(cell.benchmark, "validation"), prompt)
+            train = self._documents(cell.benchmark, "train")
+            examples = evaluation.training_examples(lm, task, train, prompt, longest)
+            self._prepared = ((cell.benchmark, cell.prompt), validation, examples)
+        _, validation, examples = self._prepared
         # texts are cut to max_length before
         options = self.run.configuration.finetuning.model_dump(exclude={*OF_ALL_CELLS, "max_length"})
         options["gradient_checkpointing"] |= self.size_class.gradient_checkpointing
@@ -324,65 +320,57 @@ class AdapterTrainer(Worker):
             higher_is_better=benchmark.higher_is_better,
         )
 
-    def _training_data(self, lm: LanguageModel, cell: BenchmarkCell) -> TrainingData:
-        """What the cell's benchmark and prompt give, kept for the next rate."""
-        key = (cell.benchmark, cell.prompt)
-        if self._prepared is None or self._prepared[0] != key:
-            lm.share_encodings({})
-            task = self._task(cell.benchmark)
-            prompt: Prompt = given(cell.prompt)
-            system = self.run.configuration.evaluation.system_instruction
-            documents = self._documents(cell.benchmark, "validation")
-            validation = prepare_requests(lm, task, documents, prompt=prompt, system_instruction=system)
-            longest = self.run.configuration.finetuning.max_length
-            train = self._documents(cell.benchmark, "train")
-            examples = evaluation.training_examples(
-                lm, task, train, max_length=longest, prompt=prompt, system_instruction=system
-            )
-            self._prepared = (key, TrainingData(validation, examples))
-        return self._prepared[1]
-
-
-def _write_losses(finetuned: FinetuneResult, folder: Path) -> None:
-    """losses.parquet of a cell: the loss of every step of its finished epochs, and each epoch's value on validation."""
-    steps = range(1, len(finetuned.step_losses) + 1)
-    of_epoch = len(steps) // max(1, len(finetuned.epochs))
-    values = {epoch.number * of_epoch: epoch.validation_value for epoch in finetuned.epochs}
-    frame = pd.DataFrame({"step": steps, "loss": finetuned.step_losses})
-    frame["epoch"] = (frame["step"] - 1) // max(1, of_epoch) + 1
-    frame["validation_value"] = frame["step"].map(values)
-    columns = LOSSES.names[LOSSES.names.index("epoch") :]
-    write_table(frame, pyarrow.schema([LOSSES.field(name) for name in columns]), folder / "losses.parquet")
-
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Scores of one model on documents: untouched, or with the adapters that were selected.
 
 
 class Scorer(Worker):
-    """What both kinds of scoring share."""
+    """Scores of untouched models (rule `evaluate_model`), and of selected adapters (rule `evaluate_adapter`).
+
+    Built and tokenised requests are kept for the next checkpoint with the same tokenizer: at most MOST_KEPT (about a
+    kilobyte each); beyond that all are built again.
+    """
+
+    MOST_KEPT = 100_000
 
     def __init__(self, workspace: Workspace, job: Job[BenchmarkCell]):
         super().__init__(workspace, job)
-        self._kept = KeptRequests()
+        self._tokenizer: str | None = None
+        self._prepared: dict[tuple[str, str, str], Prepared] = {}  # by benchmark, split and prompt
+        self._encodings: dict[tuple[str, str], EncodedRequest] = {}
+
+    def _compute(self, address: Address[BenchmarkCell]) -> Computed:
+        cell = address.cell
+        if cell.checkpoint is not None:
+            return self._score(self._language_model(cell.checkpoint), cell, given(cell.prompt))
+        selection = self.workspace.selection(cell)
+        trained = given(selection["folder"])
+        if damage := self.store.damage(trained):
+            problem = f"{self.store.path(trained)}: {damage}."
+            raise CellError(problem, "run `lm-validity preflight`, then the workflow again: the cell is computed anew.")
+        lm = self._language_model("final")
+        with use_adapter(lm, self.store.path(trained) / "adapter"):
+            return self._score(lm, cell, selection["prompt"])
 
     def _score(self, lm: LanguageModel, cell: BenchmarkCell, prompt: Prompt) -> Computed:
         """Score the documents of a cell with the model as it is."""
         benchmark, split = cell.benchmark, cell.scored_split
-
-        def prepare() -> PreparedRequests:
-            return prepare_requests(
-                lm,
-                self._task(benchmark),
-                self._documents(benchmark, split),
-                prompt=prompt,
-                system_instruction=self.run.configuration.evaluation.system_instruction,
-            )
-
-        prepared = self._kept.requests(lm, (benchmark, split, prompt), prepare)
-        lm.sampling = self._sampling(cell)
+        tokenizer, key = lm.tokenizer_key(), (benchmark, split, prompt)
+        n_kept = sum(len(group) for prepared in self._prepared.values() for group in prepared.requests)
+        if tokenizer != self._tokenizer or n_kept > self.MOST_KEPT:
+            self._tokenizer, self._prepared, self._encodings = tokenizer, {}, {}
+        lm.share_encodings(self._encodings)
+        if key not in self._prepared:
+            documents = self._documents(benchmark, split)
+            self._prepared[key] = prepare_requests(lm, self._task(benchmark), documents, prompt)
+        # how the answers of a sampled run are drawn: its seed comes from the cell's key
+        drawn = self.run.configuration.evaluation.generation
+        if drawn is not None and cell.run is not None:
+            lm.sampling = Sampling(drawn.temperature, drawn.top_p, derive_seed(cell.rule, cell.model, cell.name))
         try:
-            scored = evaluation.score_prepared(lm, prepared, metric=self.run.benchmarks[benchmark].metric)
+            metric = self.run.benchmarks[benchmark].metric
+            scored = evaluation.score_prepared(lm, self._prepared[key], metric=metric)
         finally:
             lm.sampling = None
         result: dict[str, object] = {
@@ -400,62 +388,6 @@ class Scorer(Worker):
             result["document_bos"] = lm.window_prefix
         of_documents = pyarrow.schema([ITEMS.field(name) for name in scored.items])
         return Computed(result, lambda folder: write_table(scored.items, of_documents, folder / "items.parquet"))
-
-    def _sampling(self, cell: BenchmarkCell) -> Sampling | None:
-        """How the answers of a sampled run are drawn: its seed comes from the cell's key."""
-        generation = self.run.configuration.evaluation.generation
-        if generation is None or cell.run is None:
-            return None
-        return Sampling(generation.temperature, generation.top_p, derive_seed(cell.rule, cell.model, cell.name))
-
-
-class ModelScorer(Scorer):
-    """Scores of an untouched model (rule `evaluate_model`)."""
-
-    def _compute(self, address: Address[BenchmarkCell]) -> Computed:
-        lm = self._language_model(given(address.cell.checkpoint))
-        return self._score(lm, address.cell, given(address.cell.prompt))
-
-
-class AdapterScorer(Scorer):
-    """Scores of selected adapters (rule `evaluate_adapter`)."""
-
-    def _compute(self, address: Address[BenchmarkCell]) -> Computed:
-        selection = self.workspace.selection(address.cell)
-        trained = given(selection["folder"])
-        if damage := self.store.damage(trained):
-            problem = f"{self.store.path(trained)}: {damage}."
-            raise CellError(problem, "run `lm-validity preflight`, then the workflow again: the cell is computed anew.")
-        lm = self._language_model("final")
-        with use_adapter(lm, self.store.path(trained) / "adapter"):
-            return self._score(lm, address.cell, selection["prompt"])
-
-
-class KeptRequests:
-    """Built and tokenised requests, for the next checkpoint with the same tokenizer.
-
-    At most MOST_KEPT requests are held (about a kilobyte each); beyond that all are built again.
-    """
-
-    MOST_KEPT = 100_000
-
-    def __init__(self) -> None:
-        self._tokenizer: str | None = None
-        self._prepared: dict[tuple[str, str, str], PreparedRequests] = {}
-        self._encodings: dict[tuple[str, str], EncodedRequest] = {}
-
-    def requests(
-        self, lm: LanguageModel, key: tuple[str, str, str], prepare: Callable[[], PreparedRequests]
-    ) -> PreparedRequests:
-        """The prepared requests of (benchmark, split, prompt), built by `prepare` where they are not kept."""
-        tokenizer = lm.tokenizer_key()
-        n_kept = sum(len(group) for prepared in self._prepared.values() for group in prepared.requests)
-        if tokenizer != self._tokenizer or n_kept > self.MOST_KEPT:
-            self._tokenizer, self._prepared, self._encodings = tokenizer, {}, {}
-        lm.share_encodings(self._encodings)
-        if key not in self._prepared:
-            self._prepared[key] = prepare()
-        return self._prepared[key]
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from itertools import accumulate, islice
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -131,8 +131,7 @@ def tokens_at(settings: MiniatureSettings, world: World, row: MiniatureModel) ->
 TASK_VERSION = 1.0
 
 
-@dataclass(frozen=True)
-class MiniatureBenchmark:
+class MiniatureBenchmark(NamedTuple):
     """A benchmark: its name, its category, lm-eval's output type. form: of its questions; null: that of its own name.
     Without a split for validation, its rows are training rows: who fine-tunes must carve some off."""
 
@@ -256,8 +255,7 @@ def task_yaml(benchmark: MiniatureBenchmark) -> str:
 TEXTS = 500  # of each task, all different
 
 
-@dataclass(frozen=True)
-class ClassificationTask:
+class ClassificationTask(NamedTuple):
     """A task: its name, its classes, and an endless (or long enough) stream of texts of one class."""
 
     name: str
@@ -354,7 +352,7 @@ def write_world(settings: MiniatureSettings, output: Path) -> None:
             write_text(folder / "tasks" / f"{benchmark.task}.yaml", task_yaml(benchmark))
         for task in TASKS:
             write_text(folder / "classification" / f"{task.name}.jsonl", _lines(task.rows(world)))
-        write_json(folder / "world.json", asdict(world))
+        write_json(folder / "world.json", world._asdict())
 
 
 def _lines(rows: Iterable[Mapping[str, object]]) -> str:

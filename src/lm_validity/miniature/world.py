@@ -3,11 +3,11 @@
 import hashlib
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, chain, islice, product
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 from lm_validity.config.sections import MiniatureSettings
 from lm_validity.errors import InputError, again
@@ -19,8 +19,7 @@ from lm_validity.files import read_object
 # Every word is one token. A fact is (entity, attribute, value); an entity's name is one invented word.
 
 
-@dataclass(frozen=True)
-class Attribute:
+class Attribute(NamedTuple):
     """What can be known of an entity: eight values and three sentences that state one of them."""
 
     values: tuple[str, ...]
@@ -48,8 +47,7 @@ SCIENCE = ("metal", "gas")  # what the `web` training data never states
 GENERAL = tuple(name for name in ATTRIBUTES if name not in SCIENCE)
 
 
-@dataclass(frozen=True)
-class QuestionFormat:
+class QuestionFormat(NamedTuple):
     """How a fact is asked: the context, the wording of a choice, what follows the answer in a document.
 
     `options` is the number of choices; with `lettered` the choices are the letters of the options shown.
@@ -134,8 +132,7 @@ SPLITS = ("training", "validation", "test")
 EXPOSURE = (4.0, 2.0, 1.0, 0.5)  # relative frequency in prose, by turns within each group
 
 
-@dataclass(frozen=True)
-class World:
+class World(NamedTuple):
     """Entities by group, `facts[entity][attribute]` = value, `exposure[entity]` = frequency in prose."""
 
     seed: int
@@ -200,8 +197,7 @@ def read_world(folder: Path) -> World:
 ITEMS = {"test": 240, "validation": 100, "training": 200}
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """A context, its choices (the right one at `gold`), and what a document adds after the answer."""
 
     context: str

@@ -44,7 +44,6 @@ def test_hooks_of_the_model_class_take_what_ours_take(hook, parameters):
 
 
 def test_templates_are_compiled_by_the_environment_that_remembers():
-    internals.remember_templates()
     assert lm_eval.utils.env.from_string("{{a}}") is lm_eval.utils.env.from_string("{{a}}")
     assert "env.from_string" in inspect.getsource(lm_eval.utils.apply_template)
 

@@ -88,8 +88,9 @@ def check_shared_prefix(lm, task, docs, prompt: str, metric: str, system: str | 
     """Each training text begins with the row that evaluation feeds for the same document (of its right choice), has one
     BOS, if texts have one, and one EOS at its ends; the prompts as text."""
     prompts = []
-    examples = training_examples(lm, task, docs, prompt=prompt, system_instruction=system)
-    fed = fed_to_model(lm, task, docs, prompt, metric=metric, system_instruction=system)
+    lm.system_instruction = system
+    examples = training_examples(lm, task, docs, prompt=prompt)
+    fed = fed_to_model(lm, task, docs, prompt, metric=metric)
     bos, eos = lm.tokenizer.bos_token_id, lm.tokenizer.eos_token_id
     for number, (doc, example) in enumerate(zip(docs.docs, examples, strict=True)):
         tokens, rows = list(example.token_ids), fed[number]
@@ -172,7 +173,7 @@ def test_the_blank_before_an_answer_is_the_templates(template, start, rendered, 
     # a template that refuses the system message leaves it out on both sides
     system = SYSTEM if template == TURNS else None
     check_shared_prefix(lm, task, docs, "chat", "acc,none", system)
-    (example,) = training_examples(lm, task, docs, prompt="chat", system_instruction=system)
+    (example,) = training_examples(lm, task, docs, prompt="chat")
     assert lm.tokenizer.decode(example.token_ids) == rendered
     lm.answer_start = ""  # as lm-eval does
     ((choice, *_),) = prepare_requests(lm, task, docs, prompt="chat").requests
@@ -188,11 +189,12 @@ def test_a_system_message_that_a_template_does_not_print_is_said(refusal, model_
         "{% for m in messages %}{% if m['role'] == 'system' %}" + refusal + "{% else %}{{ m['content'] }}{% endif %}"
         "{% endfor %}"
     )
-    prepare_requests(lm, task, docs, prompt="chat", system_instruction=SYSTEM)
+    lm.system_instruction = SYSTEM
+    prepare_requests(lm, task, docs, prompt="chat")
     assert "prints no system message; prompts lack system_instruction" in caplog.text
     caplog.clear()
     lm.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    prepare_requests(lm, task, docs, prompt="chat", system_instruction=SYSTEM)
+    prepare_requests(lm, task, docs, prompt="chat")
     assert "system message" not in caplog.text
 
 

@@ -316,7 +316,7 @@ tokens = st.lists(st.integers(2, 5), min_size=1, max_size=6)
 @given(st.lists(st.tuples(tokens, tokens), min_size=1, max_size=12), st.integers(1, 5))
 def test_trees_hold_every_request_once_with_its_own_tokens(pairs, rows):
     """What a tree says its requests' tokens are is what they are; batches and rows hold each request once."""
-    trees, _ = plant([(None, context, continuation) for context, continuation in pairs], max_length=100)
+    trees = plant([(None, context, continuation) for context, continuation in pairs], max_length=100)
 
     def read(parts) -> dict:
         found = {}

@@ -2,7 +2,6 @@
 
 import json
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,7 +88,7 @@ def test_the_same_bytes_twice_and_members_catch_up(llama, world, tmp_path):
         if epoch.number == 2:
             raise Killed
 
-    group[0] = replace(group[0], on_epoch=stop_after_first)
+    group[0] = group[0]._replace(on_epoch=stop_after_first)
     with pytest.raises(Killed):
         side_by_side(llama, examples, validate, group)
     assert [len(saved(member.work)[1]) for member in group] == [2, 1, 1]
@@ -126,7 +125,7 @@ def test_a_rate_that_diverges_takes_nobody_with_it(llama, world, tmp_path):
     group = members(tmp_path, epochs=2)
     for at, rate in enumerate((RATES[0], 1e9, RATES[2])):
         wild = group[at].settings.model_copy(update={"learning_rate": rate, "max_gradient_norm": 1e9})
-        group[at] = replace(group[at], settings=wild)
+        group[at] = group[at]._replace(settings=wild)
     side_by_side(llama, examples, validate, group)
     results = [run(llama, examples, validate, member.work, member.settings) for member in group]
     assert [bool(result.diverged) for result in results] == [False, True, False]

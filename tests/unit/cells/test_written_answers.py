@@ -19,7 +19,7 @@ from toy_run import run_all, sidecars, start_run
 from toy_world import evaluate, load_toy, toy_model, toy_rows
 
 from lm_validity.cells.lm_eval_internals import errors_only
-from lm_validity.cells.models.language_model import DrawTokens, Sampling, sampling_options
+from lm_validity.cells.models.language_model import DrawTokens, Sampling
 from lm_validity.cells.tasks.finding import find_task
 from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.tasks.tasks import load_task
@@ -147,25 +147,22 @@ def test_nothing_stands_behind_the_end_of_a_text(lm, monkeypatch, names_an_end):
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    "given",
     [
-        ({}, {"do_sample": False}),
-        ({"temperature": 0.0, "do_sample": None}, {"do_sample": False}),
-        ({"temperature": 0.0, "do_sample": False, "top_p": 1}, {"do_sample": False, "top_p": 1}),
-        ({"temperature": 0.7}, {"temperature": 0.7}),
-        ({"temperature": 0.7, "do_sample": True}, {"temperature": 0.7, "do_sample": True}),
-        ({"do_sample": True}, {"temperature": 0.0, "do_sample": True}),
+        *[{}, {"temperature": 0.7}, {"temperature": 0.7, "do_sample": True}, {"temperature": 0.0, "do_sample": None}],
+        {"temperature": 0.0, "do_sample": False, "top_p": 1},
     ],
 )
-def test_sampling_by_lm_evals_rule(given, expected, lm, monkeypatch):
-    assert sampling_options(given) == expected
-    seen = {}
+def test_sampling_by_lm_evals_rule(given, lm, monkeypatch):
     with errors_only("lm_eval.models.huggingface"):
         theirs = HFLM(pretrained=lm.base, tokenizer=lm.tokenizer, batch_size=1)
-    monkeypatch.setattr(lm.base, "generate", lambda **options: seen.update(options))
-    theirs._model_generate(torch.ones(1, 2, dtype=torch.long), 4, [], **given)
-    own = ("input_ids", "max_length", "stopping_criteria", "pad_token_id", "use_cache")
-    assert {key: value for key, value in seen.items() if key not in own} == expected
+    seen, generate = [], lm.base.generate
+    monkeypatch.setattr(lm.base, "generate", lambda **options: seen.append(options) or generate(**options))
+    for model in (lm, theirs):
+        request = SimpleNamespace(args=(PROMPTS[0], {"until": ["x"], "max_gen_toks": 2, **given}))
+        model.generate_until([request], disable_tqdm=True)
+    ours, expected = ({key: options.get(key) for key in ("do_sample", "temperature", "top_p")} for options in seen)
+    assert ours == expected
 
 
 RULES = ("evaluate_model", "finetune_adapter", "select_adapter", "evaluate_adapter")

@@ -5,7 +5,7 @@ import hashlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Required, TypedDict, Unpack
 
@@ -14,6 +14,7 @@ import torch
 import transformers
 from lm_eval.api.instance import Instance
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from torch import Tensor
 
 from lm_validity.cells.lm_eval_internals import errors_only, normalize_gen_kwargs, resolve_max_length
 from lm_validity.cells.models import loading, tokenizing
@@ -100,8 +101,8 @@ class WatchLogits(transformers.LogitsProcessor):
     Greedy search would take an argmax of NaN for an answer, which then scores 0."""
 
     def __init__(self) -> None:
-        self.first: torch.Tensor | None = None
-        self.broken: torch.Tensor | None = None
+        self.first: Tensor | None = None
+        self.broken: Tensor | None = None
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """The logits as they came: only looked at."""
@@ -109,16 +110,6 @@ class WatchLogits(transformers.LogitsProcessor):
         broken = (scores.isnan() | scores.isposinf()).any()
         self.broken = broken if self.broken is None else self.broken | broken
         return scores
-
-
-def sampling_options(options: Mapping[str, object]) -> dict[str, object]:
-    """A task's generation options for transformers, by lm-eval's rule: greedy where no temperature is set, or 0."""
-    by_name = {"temperature": 0.0, **options}
-    if by_name["temperature"] == 0.0 and by_name.get("do_sample") is None:
-        by_name["do_sample"] = False
-    if by_name["temperature"] == 0.0 and by_name["do_sample"] is False:
-        del by_name["temperature"]
-    return by_name
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -133,6 +124,8 @@ transformers.utils.logging.disable_progress_bar()
 WindowPrefix = Literal["auto", "once", "every", "lm-eval"]
 # all that is read of a generation_config.json: a task's settings alone say how answers are written
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+# settings of sampling: a task's own make room for those of a run
+OF_SAMPLING = frozenset(("do_sample", "temperature", "top_p", "top_k", "min_p", "num_beams"))
 MOST_LOST = 0.01  # share of a corpus's bytes that a tokenizer may lose: by so much bits per byte are too low
 
 
@@ -147,6 +140,7 @@ class Options(TypedDict, total=False):
         `lm-eval`: lm-eval's default, which scores a tokenizer's own BOS after its prefix BOS. All three agree
         where the tokenizer adds no BOS and the document fits one window. `auto`: `every` for the Gemma architectures,
         `once` for all others; the attribute then holds which of them it is.
+    system_instruction: the system message of prompts in the chat template.
     """
 
     eval_batch_size: Required[int]
@@ -155,6 +149,7 @@ class Options(TypedDict, total=False):
     max_generated_tokens: int
     window_prefix: WindowPrefix
     scorer: Way
+    system_instruction: str | None
 
 
 class NonFiniteScore(CellError):
@@ -174,10 +169,7 @@ class LanguageModel(SharedContextLM):
     chat_template_args: dict[str, object]
 
     def __init__(
-        self,
-        model: transformers.PreTrainedModel,
-        tokenizer: transformers.PreTrainedTokenizerBase,
-        **options: Unpack[Options],
+        self, model: transformers.PreTrainedModel, tokenizer: tokenizing.Tokenizer, **options: Unpack[Options]
     ):
         model.requires_grad_(requires_grad=False)
         if tokenizer.pad_token is None:
@@ -194,6 +186,7 @@ class LanguageModel(SharedContextLM):
             )
         self.base = model
         self.model_id = options["model_id"]
+        self.system_instruction = options.get("system_instruction")
         self.chat_template_args = tokenizing.chat_options(tokenizer, self.chat_template_args)
         defaults = model.generation_config
         if defaults is not None:  # the hub's penalties and lengths: answers are by the task's settings alone
@@ -336,8 +329,11 @@ class LanguageModel(SharedContextLM):
         They are written one by one where they are not those of a plain pass (`check_answers`), and where a text may
         outgrow the position encoding (`outgrows`): its own length alone decides when that changes."""
         rows, self._prompts = self.batch_size, requests
-        varies = self.longrope_limit < math.inf
-        if self.answers_alone or (varies and any(self.outgrows(self._longest(request)) for request in requests)):
+        longest = 0  # tokens of a prompt and its longest answer
+        for request in requests if self.longrope_limit < math.inf else ():
+            room = self.room_for_prompt(request)
+            longest = max(longest, min(len(self.tok_encode(request.args[0])), room) + self.max_length - room)
+        if self.answers_alone or self.outgrows(longest):
             self.batch_size_per_gpu = 1
         try:
             while True:
@@ -362,16 +358,8 @@ class LanguageModel(SharedContextLM):
         finally:
             self.batch_size_per_gpu = rows
 
-    def _longest(self, request: Instance) -> int:
-        """Tokens of a prompt and its longest answer."""
-        room = self.room_for_prompt(request)
-        result: int = min(len(self.tok_encode(request.args[0])), room) + self.max_length - room
-        return result
-
     @torch.no_grad()
-    def check_answers(
-        self, prompts: torch.Tensor, mask: torch.Tensor, texts: torch.Tensor, first: torch.Tensor, *, greedy: bool
-    ) -> None:
+    def check_answers(self, prompts: Tensor, mask: Tensor, texts: Tensor, first: Tensor, *, greedy: bool) -> None:
         """Raise NotPlain where an answer of a batch is not what a plain pass over prompt and answer alone gives: the
         same log-likelihoods of its first token, and of greedy answers each token the likeliest there. Two rows are
         looked at, the one with most padding and the one with least, where they exceed what was checked before.
@@ -393,7 +381,7 @@ class LanguageModel(SharedContextLM):
                     answer.pop()
                 self._check_answer(prompt, answer if greedy else answer[:1], first[row], greedy=greedy)
 
-    def _check_answer(self, prompt: torch.Tensor, answer: list[int], first: torch.Tensor, *, greedy: bool) -> None:
+    def _check_answer(self, prompt: Tensor, answer: list[int], first: Tensor, *, greedy: bool) -> None:
         by_itself = ((request.args[0], self.room_for_prompt(request)) for request in self._prompts)
         if not any(self.tok_encode(text)[-room:] == prompt.tolist() for text, room in by_itself):
             raise NotPlain("a prompt has other tokens in a batch than by itself")
@@ -419,40 +407,32 @@ class LanguageModel(SharedContextLM):
         if greedy and not gap <= tolerance:
             raise NotPlain(f"a token of an answer is {gap:.2g} below the likeliest of a plain pass")
 
-    def _generators(self, context: torch.Tensor, mask: torch.Tensor) -> list[np.random.Generator]:
-        """The random numbers of each row's answer."""
-        assert self.sampling is not None
-        generators = []
-        for tokens, seen in zip(context.tolist(), mask.tolist(), strict=True):
-            prompt = tuple(token for token, is_seen in zip(tokens, seen, strict=True) if is_seen)
-            generators.append(self.sampling.generator(prompt, self._asked[prompt]))
-            self._asked[prompt] += 1
-        return generators
-
     def room_for_prompt(self, request: Instance) -> int:
         """Tokens of a generation prompt that the model sees: all but those of the longest answer."""
         result: int = self.max_length - normalize_gen_kwargs(request.args[1], self.max_gen_toks)["max_gen_toks"]
         return result
 
     def _model_generate(
-        self,
-        context: torch.Tensor,
-        max_length: int,
-        stop: list[str],
-        *,
-        attention_mask: torch.Tensor,
-        **options: object,
-    ) -> torch.Tensor:
+        self, context: Tensor, max_length: int, stop: list[str], *, attention_mask: Tensor, **options: object
+    ) -> Tensor:
         """Tokens (rows, longest) of a batch of prompts and their answers. lm-eval's, but each row ends by itself."""
         rows, start = context.shape
         watch = WatchLogits()
         processors: list[transformers.LogitsProcessor] = [watch]
         if self.sampling is not None:
             options = {name: value for name, value in options.items() if name not in OF_SAMPLING}
-            processors.append(DrawTokens(self.sampling, self._generators(context, attention_mask)))
+            generators = []
+            for tokens, seen in zip(context.tolist(), attention_mask.tolist(), strict=True):
+                prompt = tuple(token for token, is_seen in zip(tokens, seen, strict=True) if is_seen)
+                generators.append(self.sampling.generator(prompt, self._asked[prompt]))
+                self._asked[prompt] += 1
+            processors.append(DrawTokens(self.sampling, generators))
         # transformers pads a row that is over only where it knows an end-of-text token, which not every model names
         if self.model.generation_config.eos_token_id is None:
             options["eos_token_id"] = self.tokenizer.eos_token_id
+        settings = {"do_sample": False, "temperature": 0.0, **options}  # lm-eval's rule: greedy where none is set, or 0
+        if not settings["do_sample"]:
+            del settings["temperature"]
         try:
             generated = self.model.generate(
                 input_ids=context,
@@ -462,7 +442,7 @@ class LanguageModel(SharedContextLM):
                 logits_processor=transformers.LogitsProcessorList(processors),
                 pad_token_id=self.tokenizer.pad_token_id,
                 use_cache=True,
-                **sampling_options(options),
+                **settings,
             )
         except (TypeError, ValueError) as error:  # so it says that it does not know a setting, or not this value
             problem = f"{self.model_id}: transformers cannot write answers with {options} ({first_line(error)})."
@@ -480,19 +460,8 @@ class LanguageModel(SharedContextLM):
         return generated
 
 
-OF_SAMPLING = frozenset(
-    ("do_sample", "temperature", "top_p", "top_k", "min_p", "num_beams")
-)  # a task's own, where ours hold
-
-
 def load_language_model(
-    path: str | Path,
-    *,
-    dtype: str,
-    device: str,
-    subfolder: str | None = None,
-    adapter: str | Path | None = None,
-    **options: Unpack[Options],
+    path: str | Path, *, dtype: str, device: str, subfolder: str = "", adapter: str = "", **options: Unpack[Options]
 ) -> LanguageModel:
     """Load a model from a folder: safetensors, no network, no remote code.
 
@@ -508,7 +477,19 @@ def load_language_model(
     with must_fit(name, "its weights to load", f"{MORE_MEMORY}."):
         with loading.names_what_fails(str(path), "causal"):
             tokenizer = tokenizing.load_tokenizer(folder_of_tokenizer, str(path), weights=folder)
-        model = _read_weights(folder, str(path), getattr(torch, dtype), device)
+        placing = {"dtype": getattr(torch, dtype), "device_map": "auto" if device == "all" else None}
+        loader = transformers.AutoModelForCausalLM
+        model, missing, unread = loading.load_weights(loader, folder, str(path), "causal", **placing)
+        if missing:  # transformers draws them at random, anew in each process, and only warns
+            raise CellError(
+                f"{path}: its weights lack {len(missing)} of a causal language model's tensors "
+                f"({', '.join(missing[:3])}){f'; they have {unread[0]}, which it does not know' if unread else ''}.",
+                "is it a classifier, a reward model, a headless backbone, or saved with a prefix (torch.compile, "
+                "PEFT)? Save it with save_pretrained, with its language modelling head.",
+            )
+        loading.keep_saved_head(model)
+        if device == "all" and torch.cuda.is_available():
+            loading.check_on_gpus(str(path), getattr(model, "hf_device_map", {}))  # absent where all is in one place
         if tokenizer.eos_token_id is None:
             problem = f"{path}: the tokenizer has no end-of-text token."
             raise CellError(problem, "set eos_token in tokenizer_config.json.")
@@ -524,20 +505,3 @@ def load_language_model(
     with lm.counters.phase("load"):
         lm.counters["model_loads"] += 1
     return lm
-
-
-def _read_weights(folder: Path, name: str, dtype: torch.dtype, device: str) -> transformers.PreTrainedModel:
-    device_map, loader = "auto" if device == "all" else None, transformers.AutoModelForCausalLM
-    model, missing, unread = loading.load_weights(loader, folder, name, "causal", dtype=dtype, device_map=device_map)
-    if missing:  # transformers draws them at random, anew in each process, and only warns
-        raise CellError(
-            f"{name}: its weights lack {len(missing)} of a causal language model's tensors ({', '.join(missing[:3])})"
-            f"{f'; they have {unread[0]}, which it does not know' if unread else ''}.",
-            "is it a classifier, a reward model, a headless backbone, or saved with a prefix (torch.compile, PEFT)? "
-            "Save it with save_pretrained, with its language modelling head.",
-        )
-    loading.say_unread(name, model, unread)
-    loading.keep_saved_head(model)
-    if device == "all" and torch.cuda.is_available():
-        loading.check_on_gpus(name, getattr(model, "hf_device_map", {}))  # absent where all is in one place
-    return model

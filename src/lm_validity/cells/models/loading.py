@@ -5,7 +5,7 @@ import contextlib
 import logging
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +18,6 @@ from lm_validity.cells.models.passes import is_out_of_memory, replaced
 from lm_validity.errors import CellError, first_line
 from lm_validity.files import read_json
 from lm_validity.run.inputs import weight_files
-from lm_validity.words import count
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -30,7 +29,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 class LoadedWeights(NamedTuple):
     """missing: tensors of the model that the files lack, which transformers draws at random. unread: tensors of the
-    files that the model has no place for, and needs none (`say_unread`)."""
+    files that the model has no place for, and needs none, such as a value head or a tower for images."""
 
     model: transformers.PreTrainedModel
     missing: list[str]
@@ -50,7 +49,11 @@ def load_weights(
         configuration = transformers.AutoConfig.from_pretrained(
             folder, **({} if labels is None else {"num_labels": labels}), **local
         )
-        _forget_flash(configuration, name)
+        wish = str(getattr(configuration, "_attn_implementation", None) or "")
+        installed = getattr(transformers.utils, f"is_{wish.replace('attention', 'attn')}_available", lambda: False)
+        if wish.startswith("flash_attention") and not installed():  # another way to the same numbers
+            log.warning("%s: its config.json asks for %s, which is not installed: computed without it", name, wish)
+            configuration._attn_implementation = None
         options |= {"config": configuration, "use_safetensors": True, "ignore_mismatched_sizes": True, **local}
         model, loading = loader.from_pretrained(folder, output_loading_info=True, **options)
     if loading["mismatched_keys"]:
@@ -90,22 +93,6 @@ def names_what_fails(name: str, kind: str) -> Iterator[None]:
         elif "Unrecognized configuration class" in str(error):
             hint = "it is of another kind: correct `architecture` in the bias study's sheet, or leave the model out."
         raise CellError(f"{name}: cannot be loaded as a {kind} language model ({first_line(error)}).", hint) from error
-
-
-def _forget_flash(configuration: transformers.PretrainedConfig, name: str) -> None:
-    """Pass over a configuration's wish for FlashAttention, another way to the same numbers, where it is not installed:
-    transformers would not load the model."""
-    wish = str(getattr(configuration, "_attn_implementation", None) or "")
-    installed = getattr(transformers.utils, f"is_{wish.replace('attention', 'attn')}_available", lambda: False)
-    if wish.startswith("flash_attention") and not installed():
-        log.warning("%s: its config.json asks for %s, which is not installed: computed without it", name, wish)
-        configuration._attn_implementation = None
-
-
-def say_unread(name: str, model: transformers.PreTrainedModel, unread: Collection[str]) -> None:
-    """Say which tensors nobody reads, such as a value head or a tower for images."""
-    if unread and not getattr(model.config, "quantization_config", None):
-        log.warning("%s: %s of its files not read, such as %s", name, count(len(unread), "tensor"), min(unread))
 
 
 def _own_parts(model: transformers.PreTrainedModel, unread: list[str], folder: Path) -> Iterator[str]:
@@ -299,27 +286,37 @@ def _unfit(name: str, folder: str | Path, error: BaseException) -> CellError:
 def _with_layers(model: transformers.PreTrainedModel, folder: Path) -> "PeftModel":
     """The model with an adapter's layers. What was trained with more tokens than its base has, or fewer, is given as
     many. Raises UNFIT."""
-    from peft import PeftModel
+    from peft import PeftModel, get_peft_model_state_dict
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     with safe_open(folder / "adapter_model.safetensors", "pt") as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    tokens = _trained_tokens(model, shapes)
-    _check_rows(folder, tokens or model.get_input_embeddings().weight.shape[0])
+    tokens, settings = _trained_tokens(model, shapes), read_json(folder / "adapter_config.json")
+    embeddings = tokens or model.get_input_embeddings().weight.shape[0]
+    rows = settings.get("trainable_token_indices") or []
+    last = max((row for part in (rows.values() if isinstance(rows, dict) else [rows]) for row in part), default=0)
+    if last >= embeddings:
+        raise ValueError(f"it changes the embedding of token {last}, of {embeddings} embeddings")
     if tokens is not None:
         model.resize_token_embeddings(tokens, mean_resizing=False)  # each row is one of the file's from here on
     adapted_layers = {_OF_LORA.sub("", name).removeprefix(_PREFIX) for name in shapes if ".lora_" in name}
     as_given = adapted_layers <= {name for name, _ in model.named_modules()}
     with names_as_given() if as_given else contextlib.nullcontext():
         adapted = PeftModel.from_pretrained(model, str(folder), is_trainable=False).eval()
-    if read_json(folder / "adapter_config.json").get("lora_bias"):
+    if settings.get("lora_bias"):
         layers = [layer.get_base_layer() for layer in adapted.modules() if isinstance(layer, BaseTunerLayer)]
         if any(getattr(layer, "bias", None) is None for layer in layers):
             raise ValueError("it has biases (lora_bias) for layers that have none, where no weight can hold them")
     if as_given:
-        _check_tensors(adapted, set(shapes))
-    else:
-        _check_converted(adapted, folder)
+        missing = set(get_peft_model_state_dict(adapted, save_embedding_layers=False)) - set(shapes)
+        surplus = set(shapes) - set(get_peft_model_state_dict(adapted, save_embedding_layers=True))
+    else:  # the names of earlier versions
+        with warnings.catch_warnings(action="ignore"):
+            loaded = adapted.load_adapter(str(folder), "default", is_trainable=False)
+        missing, surplus = {*loaded.missing_keys}, {name for name in loaded.unexpected_keys if "lora_" in name}
+    if names := missing or surplus:  # PEFT would go on with an adapter that reaches a part of the model, or none
+        problem = "lacks" if missing else "has no place in the model for"
+        raise ValueError(f"its file {problem} {min(names)}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""))
     return adapted
 
 
@@ -344,38 +341,6 @@ def _trained_tokens(model: transformers.PreTrainedModel, shapes: Shapes) -> int 
             listed = " and ".join(f"{part} of {max(rows) if rows else 'no'} tokens" for part, rows in sizes.items())
             raise ValueError(f"its file holds {listed}, the base model has {now}")
     return trained.pop()
-
-
-def _check_rows(folder: Path, tokens: int) -> None:
-    """Raise ValueError where an adapter changes embeddings of tokens that the model does not have."""
-    rows = read_json(folder / "adapter_config.json").get("trainable_token_indices") or []
-    last = max((row for part in (rows.values() if isinstance(rows, dict) else [rows]) for row in part), default=0)
-    if last >= tokens:
-        raise ValueError(f"it changes the embedding of token {last}, of {tokens} embeddings")
-
-
-def _check_tensors(adapted: "PeftModel", names_in_file: set[str]) -> None:
-    """Raise ValueError where an adapter's file lacks a tensor that the model needs, or holds one that the model has no
-    place for: PEFT would go on with an adapter that reaches a part of the model, or none."""
-    from peft import get_peft_model_state_dict
-
-    missing = set(get_peft_model_state_dict(adapted, save_embedding_layers=False)) - names_in_file
-    surplus = names_in_file - set(get_peft_model_state_dict(adapted, save_embedding_layers=True))
-    _refuse_parts(missing, surplus)
-
-
-def _check_converted(adapted: "PeftModel", folder: Path) -> None:
-    """Raise ValueError where PEFT has no place for a tensor of a file whose names are those of earlier versions, or
-    finds none for a layer of the adapter."""
-    with warnings.catch_warnings(action="ignore"):
-        loaded = adapted.load_adapter(str(folder), "default", is_trainable=False)
-    _refuse_parts(loaded.missing_keys, [name for name in loaded.unexpected_keys if "lora_" in name])
-
-
-def _refuse_parts(missing: Collection[str], surplus: Collection[str]) -> None:
-    if names := missing or surplus:
-        problem = "lacks" if missing else "has no place in the model for"
-        raise ValueError(f"its file {problem} {min(names)}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""))
 
 
 def names_as_given() -> contextlib.AbstractContextManager[None]:

@@ -3,8 +3,7 @@ texts may share a pass, and the check against plain passes over one text at a ti
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -102,30 +101,21 @@ class Tree:
         return seen[start:]
 
 
-class Planted(NamedTuple):
-    """The trees of all requests, and whether each request was truncated."""
-
-    trees: list[Tree]
-    truncated: list[bool]
-
-
-def plant(requests: Sequence[Request], max_length: int) -> Planted:
-    """The trees of all requests, in the order of their first request, and whether each request was truncated: cut on
-    the left as lm-eval does. The model sees at most `max_length` tokens, the last one of a request is only predicted.
+def plant(requests: Sequence[Request], max_length: int) -> list[Tree]:
+    """The trees of all requests, in the order of their first request, which are cut on the left as lm-eval does: the
+    model sees at most `max_length` tokens, and the last one of a request is only predicted.
 
     Contexts are compared after truncation, so choices that lose different numbers of tokens share nothing.
     """
     trees: dict[tuple[int, ...], Tree] = {}
     children: dict[tuple[int, ...], dict[tuple[int, int], int]] = {}
-    truncated = []
     for number, (_, context, continuation) in enumerate(requests):
         surplus = max(0, len(context) + len(continuation) - (max_length + 1))
-        truncated.append(surplus > 0)
         key = tuple(context[surplus:])
         if key not in trees:
             trees[key], children[key] = Tree(key), {}
         trees[key].add(number, continuation, children[key])
-    return Planted(list(trees.values()), truncated)
+    return list(trees.values())
 
 
 def batches(trees: Sequence[Tree], rows: int) -> Iterator[list[Tree]]:
@@ -245,8 +235,7 @@ class States:
 Forward = Callable[..., CausalLMOutputWithPast]  # the model, called with input_ids=…
 
 
-@dataclass(frozen=True)
-class Scores:
+class Scores(NamedTuple):
     """What a batch's forward passes gave, on their device: the host need not wait for it. `read` waits.
 
     values: (2, scored tokens), log-probabilities in nats and 1 where greedy decoding gives the token; places: where in
@@ -326,36 +315,20 @@ def score(
             rows += [positions.setdefault((number, node - start), len(positions)) for node in path]
             targets += continuation
             requests.append((request, len(path)))
-    scored = _log_probabilities(
-        _logits(model, forward, torch.tensor(list(positions)), part, inputs), np.array(rows), np.array(targets)
-    )
-    return Scores(scored.values, scored.places, requests, len(trees) * (past + width))
-
-
-class _ScoredTokens(NamedTuple):
-    """`values` and `places` of Scores."""
-
-    values: torch.Tensor
-    places: np.ndarray
-
-
-def _log_probabilities(
-    parts: Iterable[tuple[int, torch.Tensor]], rows: np.ndarray, targets: np.ndarray
-) -> _ScoredTokens:
-    """The scored tokens, from the logits' parts; `rows`: the position that predicts each of `targets`."""
+    predicting, predicted = np.array(rows), np.array(targets)
     values, places = [], []
-    for start, logits in parts:
-        in_part = np.flatnonzero((rows >= start) & (rows < start + len(logits)))
-        predicting, targets_here = (
+    for first_of_part, logits in _logits(model, forward, torch.tensor(list(positions)), part, inputs):
+        in_part = np.flatnonzero((predicting >= first_of_part) & (predicting < first_of_part + len(logits)))
+        from_position, tokens = (
             torch.from_numpy(indices).to(logits.device, non_blocking=True)
-            for indices in (rows[in_part] - start, targets[in_part])
+            for indices in (predicting[in_part] - first_of_part, predicted[in_part])
         )
-        greedy = logits.argmax(-1)[predicting] == targets_here
+        greedy = logits.argmax(-1)[from_position] == tokens
         # float32 whatever the model's dtype: eight bits would round log-probabilities to quarters of a nat
-        log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)[predicting, targets_here]
+        log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)[from_position, tokens]
         values.append(torch.stack((log_probabilities, greedy.float())))
         places.append(in_part)
-    return _ScoredTokens(torch.cat(values, 1), np.concatenate(places))
+    return Scores(torch.cat(values, 1), np.concatenate(places), requests, len(trees) * (past + width))
 
 
 def _logits(
@@ -398,30 +371,11 @@ def _additive(visible: np.ndarray, dtype: torch.dtype, device: torch.device) -> 
 MORE_MEMORY = "give its size class a GPU with more memory, or more of them (`gpu`)"
 # what CUDA's own allocations say, which torch raises as errors of another kind
 _WORDS = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
-T = TypeVar("T")
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Whether a GPU's memory ran out: that of torch, or that of a library beside it."""
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _WORDS)
-
-
-def in_batches(items: Sequence[T], size: int, compute: Callable[[Sequence[T]], None]) -> None:
-    """Compute the items in order, at most `size` at a time, and half as many from where memory runs out."""
-    start = 0
-    while start < len(items):
-        fits = True
-        try:
-            compute(items[start : start + size])
-        except RuntimeError as error:
-            if size == 1 or not is_out_of_memory(error):
-                raise
-            fits = False
-        if fits:
-            start += size
-        else:  # outside `except`, whose traceback holds the tensors that did not fit
-            size //= 2
-            torch.cuda.empty_cache()
 
 
 @contextlib.contextmanager
@@ -491,13 +445,8 @@ def allowed_difference(tokens: int, expected: float, one_token: float) -> float:
     return one_token * tokens * max(1.0, abs(expected) / 100)
 
 
-class Telling(NamedTuple):
-    """A request that a fault would show in: what it is the extreme of, how much, which it is, and its tokens."""
-
-    kind: str
-    size: int
-    number: int
-    tokens: int
+# a request that a fault would show in: what it is the extreme of, how much, which it is, and its tokens
+Telling = tuple[str, int, int, int]
 
 
 class SelfCheck:

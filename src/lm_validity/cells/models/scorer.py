@@ -80,10 +80,6 @@ class Counters(Counter[str]):
         finally:
             self.by_phase[name].update(Counter(self) - totals_before)
 
-    def to_json(self) -> dict[str, object]:
-        """Totals, and under `by_phase` those of each phase that are not zero."""
-        return {**self, "by_phase": {name: dict(counts) for name, counts in sorted(self.by_phase.items()) if counts}}
-
 
 class NotPlain(Exception):
     """What a batch gave is not what a plain pass over one text gives."""
@@ -96,11 +92,7 @@ class EncodedRequest(NamedTuple):
     continuation: list[int]
 
 
-class ScoredByWay(NamedTuple):
-    """(log-likelihood, whether greedy decoding gives it) of each request, and the batches of each way of scoring."""
-
-    answers: list[tuple[float, bool]]
-    batches: dict[str, list[list[Tree]]]
+Answer = tuple[float, bool]  # log-likelihood in nats, and whether greedy decoding gives the continuation
 
 
 @register_model("lm-validity")
@@ -133,11 +125,11 @@ class SharedContextLM(HFLM):
 
     def _loglikelihood_tokens(
         self, requests: list[Request], disable_tqdm: bool = True, override_bs: int | None = None
-    ) -> list[tuple[float, bool]]:
+    ) -> list[Answer]:
         if not requests:
             return []
+        self.count_truncated(len(context) + len(text) > self.max_length + 1 for _, context, text in requests)
         if self.scorer == "lm-eval" or self.backend != "causal":
-            self.count_truncated(len(context) + len(text) > self.max_length + 1 for _, context, text in requests)
             # lm-eval runs rows of equal tokens once, wherever they are cut into context and continuation, and gives all
             # of them the sum of the first one's predicted tokens
             cuts = {((*context, *text[:-1]), len(context)) for _, context, text in requests}
@@ -152,26 +144,22 @@ class SharedContextLM(HFLM):
                 hint = "every choice needs a token, and must fit into the model."
                 raise CellError(f"{problem}, the model takes {self.max_length}.", hint)
         if self.alone or not self.narrows_head():
-            return self._score_alone(requests)
-        answers, by_way = self._score_by_way(requests, override_bs)
-        for way, scored in by_way.items():
-            if not self._holds(way, scored, requests, answers):
-                self.give_up(way)
-                numbers = sorted(number for batch in scored for tree in batch for number, _, _ in tree.requests)
-                again = self._loglikelihood_tokens([requests[number] for number in numbers], override_bs=override_bs)
-                for number, answer in zip(numbers, again, strict=True):
-                    answers[number] = answer
-        return answers
+            answers = []
+            for request in requests:
+                answers.append(passes.plain(self._forward, request, self.max_length, self.device)[0])
+                self.counters["forward_tokens"] += self._length(request)
+                self.counters["forward_tokens_padded"] += self._length(request)
+            return answers
+        return self._score_by_way(requests, override_bs)
 
-    def _score_by_way(self, requests: list[Request], override_bs: int | None) -> ScoredByWay:
-        """The answers, and the batches in which they were computed, by way."""
+    def _score_by_way(self, requests: list[Request], override_bs: int | None) -> list[Answer]:
+        """The answers of each way, which is not used again where it does not hold: shared contexts become rows then,
+        rows plain passes of one text."""
         asked_rows = self.batch_size if override_bs is None else override_bs
         rows = MAX_BATCH if asked_rows == "auto" else max(1, int(asked_rows))
-        trees, truncated = passes.plant(requests, self.max_length)
-        self.count_truncated(truncated)
         scores: list[Scores] = []
         by_way: dict[str, list[list[Tree]]] = {}
-        for way, members in self._by_way(trees).items():
+        for way, members in self._by_way(passes.plant(requests, self.max_length)).items():
             for batch in self._batches(members, rows):
                 scores += self._score(way, batch)
                 by_way.setdefault(way, []).append(batch)
@@ -180,23 +168,21 @@ class SharedContextLM(HFLM):
         for (key, _, _), answer in zip(requests, answers, strict=True):
             if key is not None:  # windows of a document have none
                 self.cache_hook.add_partial("loglikelihood", key, answer)
-        return ScoredByWay(answers, by_way)
-
-    def _score_alone(self, requests: list[Request]) -> list[tuple[float, bool]]:
-        """One plain pass a request."""
-        self.count_truncated(len(context) + len(text) > self.max_length + 1 for _, context, text in requests)
-        answers = []
-        for request in requests:
-            answers.append(passes.plain(self._forward, request, self.max_length, self.device)[0])
-            self.counters["forward_tokens"] += self._length(request)
-            self.counters["forward_tokens_padded"] += self._length(request)
+        for way, scored in by_way.items():
+            if not self._holds(way, scored, requests, answers):
+                if way == "rows":
+                    self.alone = True
+                else:
+                    self._allowed = (self._allowed or frozenset()) - {way}
+                numbers = sorted(number for batch in scored for tree in batch for number, _, _ in tree.requests)
+                again = self._loglikelihood_tokens([requests[number] for number in numbers], override_bs=override_bs)
+                for number, answer in zip(numbers, again, strict=True):
+                    answers[number] = answer
         return answers
 
     # ---- the check ----------------------------------------------------------------------------------------------
 
-    def _holds(
-        self, way: str, scored: list[list[Tree]], requests: list[Request], answers: list[tuple[float, bool]]
-    ) -> bool:
+    def _holds(self, way: str, scored: list[list[Tree]], requests: list[Request], answers: list[Answer]) -> bool:
         """Whether some of these very requests have the value that a plain pass over each alone gives: those that a
         fault would show in, which are the longest row that has padding behind it, the longest, one of the question with
         most choices, and the row with most padding. What does not fit into memory by itself, or is no number, says
@@ -213,7 +199,7 @@ class SharedContextLM(HFLM):
         for kind, candidates in sizes.items():
             size, tree = max(candidates, key=lambda candidate: candidate[0])
             number = max(tree.requests, key=lambda request: len(request[2]))[0]
-            telling.append(passes.Telling(kind, size, number, self._length(requests[number])))
+            telling.append((kind, size, number, self._length(requests[number])))
         tokens = sum(len(tree) for tree, _ in trees)
         return self.checks.holds(
             way,
@@ -242,13 +228,6 @@ class SharedContextLM(HFLM):
         finding = "scorer: %s differs by %.2g nats from a plain pass on a request of %d tokens and is given up"
         log.warning(finding, way, difference, length)
         return False
-
-    def give_up(self, way: str) -> None:
-        """Never score this way again: shared contexts become rows; rows plain passes of one text."""
-        if way == "rows":
-            self.alone = True
-        else:
-            self._allowed = (self._allowed or frozenset()) - {way}
 
     def _batches(self, trees: Sequence[Tree], rows: int) -> Iterator[list[Tree]]:
         """Batches of trees that have one position encoding, so that a text's numbers do not depend on its batch."""
@@ -302,11 +281,9 @@ class SharedContextLM(HFLM):
         if any(lost):
             log.warning("%d of %d requests lose context on the left", sum(lost), len(lost))
 
-    def _model_call(
-        self, inps: torch.Tensor, attn_mask: torch.Tensor | None = None, labels: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def _model_call(self, inps: torch.Tensor, *arguments: object, **options: object) -> torch.Tensor:
         self.counters["forward_tokens_padded"] += inps.numel()
-        return super()._model_call(inps, attn_mask=attn_mask, labels=labels)
+        return super()._model_call(inps, *arguments, **options)
 
     def narrows_head(self) -> bool:
         """Whether this model can compute logits of chosen positions alone (`narrowed_head`), found by trying."""
@@ -320,8 +297,10 @@ class SharedContextLM(HFLM):
 
     def take_account(self) -> dict[str, object]:
         """For a sidecar: what was counted since it was last taken, and how texts are scored."""
-        counters, self.counters = self.counters.to_json(), Counters()
-        return {"counters": counters, "eval_batch_size": self.batch_size, **self.describe_scorer()}
+        counters, self.counters = self.counters, Counters()
+        phases = {name: dict(counts) for name, counts in sorted(counters.by_phase.items()) if counts}
+        totals: dict[str, object] = {**counters, "by_phase": phases}
+        return {"counters": totals, "eval_batch_size": self.batch_size, **self.describe_scorer()}
 
     def describe_scorer(self) -> dict[str, object]:
         """For a sidecar, how texts are scored: the way asked for, those that are exact on this model (None before the
@@ -435,12 +414,10 @@ class SharedContextLM(HFLM):
         counters_before, self.counters = self.counters, Counters()
         try:
             plain = [passes.plain(self._forward, request, self.max_length, self.device) for request in requests]
-            expected = [score for (score, _), _ in plain]
-            if not np.isfinite(expected).all():
+            if not np.isfinite([score for (score, _), _ in plain]).all():
                 log.warning("scorer: log-likelihoods of this model are not numbers")
                 return frozenset()
-            tolerance = self.tolerance(max(largest for _, largest in plain))
-            trees, _ = passes.plant(requests, self.max_length)
+            trees = passes.plant(requests, self.max_length)
             chains = [chain for tree in trees for chain in tree.chains()]
             attempts = {
                 "rows": partial(self._run, "rows", chains),
@@ -448,9 +425,7 @@ class SharedContextLM(HFLM):
             }
             if self.model.config._attn_implementation in ("sdpa", "eager"):  # others take no mask of ours
                 attempts |= {way: partial(self._run, way, trees) for way in ("packed", "cached")}
-            exact = frozenset(
-                way for way, attempt in attempts.items() if self._agrees(way, attempt, requests, expected, tolerance)
-            )
+            exact = frozenset(way for way, attempt in attempts.items() if self._agrees(way, attempt, requests, plain))
         finally:
             self.counters = counters_before
         self._allowed, self._splits = exact - {_IN_PARTS}, _IN_PARTS in exact
@@ -461,7 +436,7 @@ class SharedContextLM(HFLM):
         return passes.tolerance(self.model.dtype, largest)
 
     def _agrees(
-        self, way: str, attempt: Callable[[], Scores], requests: list[Request], expected: list[float], tolerance: float
+        self, way: str, attempt: Callable[[], Scores], requests: list[Request], plain: list[passes.PlainScore]
     ) -> bool:
         try:
             answers = passes.read([attempt()])
@@ -470,9 +445,10 @@ class SharedContextLM(HFLM):
                 raise
             log.info("scorer: %s is not possible with this model (%s: %s)", way, type(error).__name__, error)
             return False
-        for number in range(len(requests)):
-            difference = abs(answers[number][0] - expected[number])
-            if not difference <= passes.allowed_difference(len(requests[number][2]), expected[number], tolerance):
+        tolerance = self.tolerance(max(largest for _, largest in plain))
+        for number, ((expected, _), _) in enumerate(plain):
+            difference = abs(answers[number][0] - expected)
+            if not difference <= passes.allowed_difference(len(requests[number][2]), expected, tolerance):
                 cause = "" if self.model.dtype in passes.TOLERANCE else "; float32 would allow it if this is rounding"
                 finding = "scorer: %s differs by %.2g nats on this model and is not used: slower, not wrong%s"
                 log.warning(finding, way, difference, cause)

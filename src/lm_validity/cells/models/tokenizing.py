@@ -8,7 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import tokenizers
 import transformers
@@ -140,26 +140,17 @@ def _append_nothing(tokenizer: Tokenizer, folder: Path, name: str) -> None:
         backend.post_processor = TemplateProcessing(
             single=[*words, "$A"], pair=[*words, "$A", "$B:1"], special_tokens=[*zip(words, prefix, strict=True)]
         )
-    if _around(tokenizer) != (prefix, []):
+    if _around(tokenizer) != [prefix, []]:
         problem = f"{name}: the tokenizer in {folder} appends {tokenizer.convert_ids_to_tokens(suffix)} to every text."
         raise CellError(problem, "set add_eos_token to false in its tokenizer_config.json.")
 
 
-class _SpecialTokens(NamedTuple):
-    """The special tokens that a tokenizer puts before and after a text."""
-
-    prefix: list[int]
-    suffix: list[int]
-
-
-def _around(tokenizer: Tokenizer) -> _SpecialTokens:
-    """The special tokens that a tokenizer puts before and after a text."""
+def _around(tokenizer: Tokenizer) -> list[list[int]]:
+    """The special tokens that a tokenizer puts before a text, and those after it."""
     bare, encoded = tokenizer.encode(PLAIN, add_special_tokens=False), tokenizer.encode(PLAIN)
-    places = range(len(encoded) - len(bare) + 1)
-    start = next(
-        (start_of_text for start_of_text in places if encoded[start_of_text : start_of_text + len(bare)] == bare), None
-    )
-    return _SpecialTokens([], []) if start is None else _SpecialTokens(encoded[:start], encoded[start + len(bare) :])
+    starts = range(len(encoded) - len(bare) + 1)
+    start = next((start for start in starts if encoded[start : start + len(bare)] == bare), None)
+    return [[], []] if start is None else [encoded[:start], encoded[start + len(bare) :]]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -172,6 +163,8 @@ def examine(
     """Try the tokenizer of a folder on texts, beside the model in `weights`. embeddings: their number with an adapter,
     which may have been trained with more. chat: whether questions are asked in the chat template. Raises CellError for
     what cannot be used: what `load_tokenizer` says, and a token that the model has no embedding for."""
+    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
     reading, hint = f"{weights}/config.json", "correct it: a model folder is what save_pretrained writes."
     try:
         configuration = transformers.AutoConfig.from_pretrained(weights, local_files_only=True)
@@ -183,8 +176,13 @@ def examine(
     except Exception as error:  # transformers raises whatever a file's content leads to
         raise CellError(f"{name}: {reading} cannot be used ({first_line(error)}).", hint) from error
     parts = (configuration, configuration.get_text_config())
-    for part in parts:
-        _check_quantization(getattr(part, "quantization_config", None), name)
+    for settings in (getattr(part, "quantization_config", None) for part in parts):
+        bits = isinstance(settings, dict) and not any(key.startswith("load_in_") for key in settings)
+        if bits and (kind := settings.get("quant_method")) not in AUTO_QUANTIZATION_CONFIG_MAPPING:  # passed over
+            problem = (
+                f"{name}: its config.json has a quantization_config of the kind {kind!r}, unknown to transformers."
+            )
+            raise CellError(problem, "give the model in bfloat16, or update transformers.")
     prompt = ""
     if chat:
         check_question(tokenizer, name)
@@ -192,23 +190,8 @@ def examine(
         with contextlib.suppress(Exception):  # whatever a template raises: the real prompts will raise it again
             prompt = render(tokenizer, [PLAIN], options)
     sizes = (size for part in parts if isinstance(size := getattr(part, "vocab_size", None), int))
-    check_ids(tokenizer, folder, embeddings or max(sizes, default=2**40), name, prompt)
-
-
-def _check_quantization(settings: object, name: str) -> None:
-    """Raise CellError for a quantization_config of a kind that transformers does not know, and would pass over."""
-    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
-
-    if not isinstance(settings, dict) or any(key.startswith("load_in_") for key in settings):
-        return
-    if (kind := settings.get("quant_method")) not in AUTO_QUANTIZATION_CONFIG_MAPPING:
-        problem = f"{name}: its config.json has a quantization_config of the kind {kind!r}, which transformers lacks."
-        raise CellError(problem, "give the model in bfloat16, or update transformers.")
-
-
-def check_ids(tokenizer: Tokenizer, folder: Path, size: int, name: str, prompt: str) -> None:
-    """Raise CellError where a text can have a token beyond the `size` embeddings of the model. Tokens that were added
-    to the vocabulary, for padding say, are in no text of a benchmark but a `prompt` in the chat template."""
+    size = embeddings or max(sizes, default=2**40)
+    # tokens that were added to the vocabulary, for padding say, are in no text of a benchmark but a prompt
     added = tokenizer.get_added_vocab()
     own_ids = (number for token, number in tokenizer.get_vocab().items() if token not in added)
     largest = max([*own_ids, *(max(tokenizer.encode(text), default=0) for text in (*TEXTS, prompt))])

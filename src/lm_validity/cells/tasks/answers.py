@@ -21,6 +21,7 @@ from lm_validity.cells.lm_eval_internals import apply_filters, maybe_delimit
 from lm_validity.cells.tasks import tasks
 from lm_validity.cells.tasks.tasks import FEWSHOT_SEED, AnyTask, Doc, Documents, rows, task_of, tasks_in
 from lm_validity.errors import InputError, Refusal
+from lm_validity.run.cell import given
 
 log = logging.getLogger(__name__)
 
@@ -270,51 +271,41 @@ class Examples(ContextSampler):
     def sample(self, n: int, eval_doc: Doc | None = None, **options: object) -> Sequence[Doc]:
         """`n` examples; raises InputError where there are not enough that ask something else."""
         drawn: Sequence[Doc] = self.inner.sample(n=n, eval_doc=eval_doc, **options)
-        places = [index for index, doc in enumerate(drawn) if self._asks_the_same(doc)]
-        if not places:
+        repeats = [index for index, doc in enumerate(drawn) if self._asks_the_same(doc)]
+        if not repeats:
             return drawn
-        chosen = list(drawn)
-        for index, other_index in zip(places, self._others(chosen, len(places)), strict=True):
-            chosen[index] = other_index
+        pool, chosen = [doc for doc in self.df if doc not in drawn and not self._asks_the_same(doc)], list(drawn)
+        if len(pool) < len(repeats):
+            problem = f"{self.task.config.task}: too few solved examples ask something else than the question at hand."
+            raise InputError(problem, "lower num_fewshot, or give the task another fewshot_split.")
+        if not isinstance(self.inner, FirstNSampler):
+            pool = random.Random(f"{FEWSHOT_SEED} {self.question}").sample(pool, len(repeats))
+        for index, doc in zip(repeats, pool, strict=False):
+            chosen[index] = doc
         return chosen
 
     def _asks_the_same(self, doc: Doc) -> bool:
-        if self.question is None:
+        try:  # examples that the task's file lists itself may lack columns of its documents
+            return self.question is not None and asked_text(self.task, doc) == self.question
+        except Exception:
             return False
-        try:
-            return asked_text(self.task, doc) == self.question
-        except Exception:  # examples that the task's file lists itself may lack columns of its documents
-            return False
-
-    def _others(self, drawn: Sequence[Doc], count: int) -> Sequence[Doc]:
-        pool = [doc for doc in self.df if doc not in drawn and not self._asks_the_same(doc)]
-        if len(pool) < count:
-            problem = f"{self.task.config.task}: too few solved examples ask something else than the question at hand."
-            raise InputError(problem, "lower num_fewshot, or give the task another fewshot_split.")
-        if isinstance(self.inner, FirstNSampler):
-            return pool[:count]
-        return random.Random(f"{FEWSHOT_SEED} {self.question}").sample(pool, count)
 
 
 @contextlib.contextmanager
 def other_examples(task: AnyTask) -> Iterator[dict[str, Examples]]:
     """Inside the block no solved example asks what `Examples.question` asks; samplers of tasks that show examples, by
     name. Draws begin anew."""
-    sampled = {
-        name: task_sampled
-        for name, task_sampled in tasks_in(task).items()
-        if task_sampled.config.num_fewshot and hasattr(task_sampled, "sampler")
-    }
-    examples = {name: Examples(task_sampled) for name, task_sampled in sampled.items()}
-    for name, task_sampled in sampled.items():
-        task_sampled.sampler = examples[name]
-    for task_sampled in tasks_in(task).values():
-        task_sampled.set_fewshot_seed(FEWSHOT_SEED)
+    drawing = [member for member in tasks_in(task).values() if member.config.num_fewshot and hasattr(member, "sampler")]
+    examples = {member.config.task: Examples(member) for member in drawing}
+    for member in drawing:
+        member.sampler = examples[member.config.task]
+    for member in tasks_in(task).values():
+        member.set_fewshot_seed(FEWSHOT_SEED)
     try:
         yield examples
     finally:
-        for name, task_sampled in sampled.items():
-            task_sampled.sampler = examples[name].inner
+        for member in drawing:
+            member.sampler = examples[member.config.task].inner
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -331,8 +322,12 @@ def metrics_of_an_answer(task: AnyTask) -> dict[str, bool | None]:
     by_answer = []
     for member in tasks_in(task).values():
         doc = rows(member, "test" if member.has_test_docs() else "validation")[0]
+        answers: list[object] = [-1.0 if member.OUTPUT_TYPE == "loglikelihood_rolling" else ""]
         try:
-            names = {name: name.partition(",")[0] for name in _names(member, doc)}
+            if member.OUTPUT_TYPE == "multiple_choice":
+                answers = [(-1.0, False) for _ in member.doc_to_choice(doc)]
+                answers *= 1 + ("acc_mutual_info" in member.higher_is_better())
+            names = {name: name.partition(",")[0] for name in _score(member, doc, answers)}
         except Exception:  # whatever a task's own code raises of an empty answer
             return {}
         if lacking := [metric for metric in names.values() if member.aggregation().get(metric, mean) is None]:
@@ -342,16 +337,6 @@ def metrics_of_an_answer(task: AnyTask) -> dict[str, bool | None]:
         better = member.higher_is_better()
         by_answer.append({name: better.get(metric) for name, metric in names.items()})
     return {name: better for name, better in by_answer[0].items() if all(name in further for further in by_answer)}
-
-
-def _names(task: Task, doc: Doc) -> list[str]:
-    answers: list[object] = [""]
-    if task.OUTPUT_TYPE == "multiple_choice":
-        answers = [(-1.0, False) for _ in task.doc_to_choice(doc)]
-        answers *= 1 + ("acc_mutual_info" in task.higher_is_better())
-    elif task.OUTPUT_TYPE == "loglikelihood_rolling":
-        answers = [-1.0]
-    return [*_score(task, doc, answers)]
 
 
 def _score(task: Task, doc: Doc, answers: list[object]) -> dict[str, object]:
@@ -382,7 +367,9 @@ def check_training_answers(task: AnyTask, documents: Documents, metric: str, *, 
     for doc in documents.docs:
         member = task_of(task, doc)
         try:
-            answer = _as_generated(member, taught_answer(member, doc))
+            answer, ends = given(taught_answer(member, doc)), (member.config.generation_kwargs or {}).get("until") or []
+            for end in [ends] if isinstance(ends, str) else ends:  # as far as generation would come
+                answer = answer.partition(end)[0]
             for kind, text in {"whole": answer, "stripped": answer.strip(), "empty": ""}.items():
                 written.setdefault(kind, []).append(_score(member, doc, [text])[metric])
             answers.add(answer)
@@ -404,13 +391,3 @@ def check_training_answers(task: AnyTask, documents: Documents, metric: str, *, 
             "let doc_to_target give the answer that the task counts as right, without its stop strings; or use the "
             "task in studies that only evaluate.",
         )
-
-
-def _as_generated(task: Task, text: str | None) -> str:
-    """An answer as far as generation would come."""
-    if text is None:
-        raise ValueError("no target")
-    ends = (task.config.generation_kwargs or {}).get("until") or []
-    for end in [ends] if isinstance(ends, str) else ends:
-        text = text.partition(end)[0]
-    return text

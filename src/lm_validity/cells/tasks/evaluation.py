@@ -9,8 +9,7 @@ import logging
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import pandas as pd
@@ -21,7 +20,6 @@ from lm_eval.api.task import Task
 
 from lm_validity.cells.lm_eval_internals import apply_filters, normalize_gen_kwargs
 from lm_validity.cells.models.language_model import LanguageModel, NonFiniteScore
-from lm_validity.cells.models.scorer import EncodedRequest
 from lm_validity.cells.tasks import tasks
 from lm_validity.cells.tasks.answers import asked_text, check_answers, gold_choice, other_examples, taught_answer
 from lm_validity.cells.tasks.tasks import AnyTask, Doc, Documents, TaskGroup, member_of, subject_of, task_of
@@ -36,20 +34,6 @@ from lm_validity.tables.schema import ITEMS
 _PAIR_METRICS = ("mcc", "f1")
 # what a task's process_results gives of a document for a metric
 ItemValue: TypeAlias = float | str | tuple[object, ...] | list[object] | None
-
-
-def describe_items(
-    lm: LanguageModel, prepared: "PreparedRequests", values: Mapping[int, ItemValue], metric: str
-) -> pd.DataFrame:
-    """One row per document in their order, the columns of ITEMS from `doc_id` on. The requests have their responses;
-    `values` are the values of `metric`, by the documents' places."""
-    rows, documents, task = [], prepared.documents, prepared.task
-    requests = zip(documents.addresses, documents.docs, prepared.requests, strict=True)
-    for index, (address, doc, group) in enumerate(requests):
-        member, value = task_of(task, doc), values.get(index)
-        row = {"doc_id": address, "subject": subject_of(task, doc), "correct": _item_value(member, metric, value)}
-        rows.append(row | _describe(lm, member, doc, group))
-    return pd.DataFrame(rows).reindex(columns=ITEMS.names[ITEMS.names.index("doc_id") :]).astype({"gold": "Int64"})
 
 
 def _describe(lm: LanguageModel, task: Task, doc: Doc, group: tuple[Instance, ...]) -> dict[str, object]:
@@ -112,8 +96,7 @@ RESAMPLES = 1000
 os.environ["DISABLE_MULTIPROC"] = "1"  # else lm-eval's bootstrap forks a process for each CPU of the node
 
 
-@dataclass(frozen=True)
-class PreparedRequests:
+class Prepared(NamedTuple):
     """The requests of documents under one prompt and tokenizer, one tuple per document, to score many times."""
 
     task: AnyTask
@@ -121,8 +104,7 @@ class PreparedRequests:
     requests: tuple[tuple[Instance, ...], ...]
 
 
-@dataclass(frozen=True)
-class EvaluationResult:
+class EvaluationResult(NamedTuple):
     """metrics: lm-eval's key `name,filter` -> (value, standard error or None where lm-eval has none).
     valued: how many documents each metric is of: a task's own scoring may leave one out of some documents.
     items: one row per document in the order of the documents, the columns of ITEMS from `doc_id` on.
@@ -135,7 +117,7 @@ class EvaluationResult:
     truncated_requests: int
 
 
-def score_prepared(lm: LanguageModel, prepared: PreparedRequests, *, metric: str) -> EvaluationResult:
+def score_prepared(lm: LanguageModel, prepared: Prepared, *, metric: str) -> EvaluationResult:
     """Score documents whose requests may have been built for another checkpoint. `metric` is the key whose value per
     document becomes `correct`; another one that has no value on these documents (the perplexity of a word where a word
     is a whole page, as in Chinese) is left out.
@@ -151,7 +133,7 @@ def score_prepared(lm: LanguageModel, prepared: PreparedRequests, *, metric: str
     metrics = {}
     for key, by_place in values.items():
         try:
-            metrics[key] = _aggregate(prepared, key, by_place)
+            metrics[key] = _aggregate(prepared, key, by_place, RESAMPLES)
         except CellError as error:
             if key == metric:
                 raise
@@ -159,11 +141,18 @@ def score_prepared(lm: LanguageModel, prepared: PreparedRequests, *, metric: str
     valued, documents = {key: len(values[key]) for key in metrics}, len(prepared.documents)
     if partial := [f"{key} of {count}" for key, count in valued.items() if count < documents]:
         log.info("%s: of %d documents the task scores %s", prepared.documents.task, documents, ", ".join(partial))
-    items = describe_items(lm, prepared, values[metric], metric)
+    rows, task = [], prepared.task
+    requests = zip(prepared.documents.addresses, prepared.documents.docs, prepared.requests, strict=True)
+    for index, (address, doc, group) in enumerate(requests):
+        member = task_of(task, doc)
+        row = {"doc_id": address, "subject": subject_of(task, doc)}
+        row |= {"correct": _item_value(member, metric, values[metric].get(index))}
+        rows.append(row | _describe(lm, member, doc, group))
+    items = pd.DataFrame(rows).reindex(columns=ITEMS.names[ITEMS.names.index("doc_id") :]).astype({"gold": "Int64"})
     return EvaluationResult(metrics, valued, items, prompt_digest(lm, prepared), truncated)
 
 
-def prompt_digest(lm: LanguageModel, prepared: PreparedRequests) -> str:
+def prompt_digest(lm: LanguageModel, prepared: Prepared) -> str:
     """sha256 over the token ids of all requests, in order: what the model was really shown."""
     digest = hashlib.sha256()
     for group in prepared.requests:
@@ -178,33 +167,24 @@ def prompt_digest(lm: LanguageModel, prepared: PreparedRequests) -> str:
     return digest.hexdigest()
 
 
-def metric_value(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> float:
+def metric_value(lm: LanguageModel, prepared: Prepared, metric: str) -> float:
     """One metric of prepared documents and nothing else: the validation of an epoch."""
-    return _aggregate(prepared, metric, _score(lm, prepared, metric)[metric], resamples=0)[0]
+    return _aggregate(prepared, metric, _score(lm, prepared, metric)[metric], 0)[0]
 
 
-def prepare_requests(
-    lm: LanguageModel,
-    task: AnyTask,
-    documents: Documents,
-    *,
-    prompt: Prompt = "plain",
-    system_instruction: str | None = None,
-) -> PreparedRequests:
-    """Render the requests of `documents` as lm-eval does, for prompt `chat` with the tokenizer's chat template.
-
-    `system_instruction` is used under `chat` only. A task that draws its examples at random draws them anew for each
+def prepare_requests(lm: LanguageModel, task: AnyTask, documents: Documents, prompt: Prompt = "plain") -> Prepared:
+    """Render the requests of `documents` as lm-eval does, for prompt `chat` with the tokenizer's chat template, and the
+    model's `system_instruction`. A task that draws its examples at random draws them anew for each
     document, in order, from lm-eval's seed: the same ones as lm-eval where the same documents are scored.
     Raises CellError where there is no chat template, a document cannot be rendered, or it asks for more tokens than the
     model takes.
     """
     chat = prompt == "chat"
     described = any(task_of(task, doc).config.description for doc in documents.docs[:1])
-    if chat and (system_instruction or described) and lm.loses_system_message():
-        lost_part = "system_instruction" if system_instruction else "the task's description"
+    if chat and (lm.system_instruction or described) and lm.loses_system_message():
+        lost_part = "system_instruction" if lm.system_instruction else "the task's description"
         words = "%s, %s: the chat template prints no system message; prompts lack %s."
         log.warning(words, lm.model_id, documents.task, lost_part)
-    system = system_instruction if chat else None
     built: list[tuple[Instance, ...]] = []
     hint = "check the columns of that row against the task's YAML file; with several right answers num_fewshot is 0."
     with tasks.cell_fails(), other_examples(task) as examples:
@@ -214,8 +194,7 @@ def prepare_requests(
             with tasks.faults_of(f"{documents.task}: document {address}", "rendered", hint):
                 if member.config.task in examples:
                     examples[member.config.task].question = asked_text(member, doc)
-                metadata = (documents.task, number, member.config.repeats)
-                built.append(_requests_of(member, doc, lm.apply_chat_template if chat else None, system, metadata))
+                built.append(_requests_of(lm, member, doc, prompt, number))
     for doc, group in zip(documents.docs, built, strict=True):
         if chat and task.OUTPUT_TYPE == "multiple_choice" and not task_of(task, doc).doc_to_prefix(doc):
             # lm-eval drops the blank before a choice; the template may begin its answers with one
@@ -224,7 +203,7 @@ def prepare_requests(
                 request.arguments = (prompt_text, choice if choice[:1].isspace() else lm.answer_start + choice)
     _encode(lm, documents, built)
     _check_room(lm, documents.task, [group[0] for group in built])
-    return PreparedRequests(task, documents, tuple(built))
+    return Prepared(task, documents, tuple(built))
 
 
 def _encode(lm: LanguageModel, documents: Documents, built: Sequence[tuple[Instance, ...]]) -> None:
@@ -277,46 +256,40 @@ def _check_room(lm: LanguageModel, task: str, requests: Sequence[Instance]) -> N
             raise CellError(problem, "`until` takes a list of texts, `max_gen_toks` at least 1; there is no `stop`.")
 
 
-def _requests_of(
-    task: Task, doc: Doc, template: Callable[..., str] | None, system: str | None, metadata: tuple[object, ...]
-) -> tuple[Instance, ...]:
-    """lm-eval's requests of a document, by the chat template where there is one."""
+def _requests_of(lm: LanguageModel, task: Task, doc: Doc, prompt: Prompt, number: int) -> tuple[Instance, ...]:
+    """lm-eval's requests of a document, the `number`th, by the chat template where it is asked so."""
+    chat = prompt == "chat"
+    rendering = {"apply_chat_template": chat, "chat_template": lm.apply_chat_template if chat else None}
     context = task.fewshot_context(
         doc,
         num_fewshot=task.config.num_fewshot or 0,
-        system_instruction=system,
-        apply_chat_template=template is not None,
+        system_instruction=lm.system_instruction if chat else None,
         fewshot_as_multiturn=bool(task.config.num_fewshot),
-        chat_template=template,
         gen_prefix=task.doc_to_prefix(doc),
+        **rendering,
     )
-    chat = template is not None
-    requests = task.construct_requests(
-        doc=doc, ctx=context, metadata=metadata, apply_chat_template=chat, chat_template=template
-    )
+    metadata = (task.config.task, number, task.config.repeats)
+    requests = task.construct_requests(doc=doc, ctx=context, metadata=metadata, **rendering)
     return tuple(requests) if isinstance(requests, list) else (requests,)
 
 
-def _score(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> dict[str, dict[int, ItemValue]]:
+def _score(lm: LanguageModel, prepared: Prepared, metric: str) -> dict[str, dict[int, ItemValue]]:
     """Run the requests; metric key -> document's place -> its value, as the task's process_results gives it. Where that
     leaves a metric out, the document has no value of it. `metric` is one that must be there."""
-    requests = [request for group in prepared.requests for request in group]
-    for request in requests:
-        request.resps, request.filtered_resps = [], {}
+    first = prepared.requests[0][0]
     # greedy scoring draws nothing; a task that samples draws from its own stream, not from the process's
-    samples = requests[0].request_type == "generate_until" and bool(
-        normalize_gen_kwargs(requests[0].args[1], lm.max_gen_toks).get("do_sample")  # also where only a temperature is
+    samples = first.request_type == "generate_until" and bool(
+        normalize_gen_kwargs(first.args[1], lm.max_gen_toks).get("do_sample")  # also where only a temperature is
     )
     own_stream = torch.random.fork_rng([lm.device] if lm.device.type == "cuda" else [], enabled=samples)
     try:
         with own_stream, lm.counters.phase(prepared.documents.split):
             if samples:
                 torch.manual_seed(SAMPLING_SEED)
-            _run(lm, requests)
+            _run(lm, prepared)
             lm.counters["evaluate_passes"] += 1
     except NonFiniteScore as error:
         raise NonFiniteScore(f"{prepared.documents.task}: {error.problem}", error.hint) from None
-    _check_finite(prepared)
     task = prepared.task
     _apply_filters(prepared)
     values: dict[str, dict[int, ItemValue]] = defaultdict(dict)
@@ -338,7 +311,7 @@ def _score(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> dict[s
     return values
 
 
-def _apply_filters(prepared: PreparedRequests) -> None:
+def _apply_filters(prepared: Prepared) -> None:
     """Each task's filters over its own requests. Where one raises, the first document with which it does so alone is
     the cause."""
     by_task: dict[str, tuple[Task, list[int]]] = {}
@@ -358,7 +331,7 @@ def _apply_filters(prepared: PreparedRequests) -> None:
 
 
 @contextlib.contextmanager
-def _scoring(prepared: PreparedRequests, index: int | None) -> Iterator[None]:
+def _scoring(prepared: Prepared, index: int | None) -> Iterator[None]:
     """Inside the block what the task's code raises is a CellError of a document, or of all."""
     subject = "its documents" if index is None else f"document {prepared.documents.addresses[index]}"
     hint = "correct the filters or process_results of the task, or that row of its data."
@@ -366,23 +339,19 @@ def _scoring(prepared: PreparedRequests, index: int | None) -> Iterator[None]:
         yield
 
 
-def _run(lm: LanguageModel, requests: list[Instance]) -> None:
+def _run(lm: LanguageModel, prepared: Prepared) -> None:
+    """Have each request answered. Raises NonFiniteScore, naming the document."""
     by_type: dict[str, list[Instance]] = defaultdict(list)
-    for request in requests:
+    for request in (request for group in prepared.requests for request in group):
+        request.resps, request.filtered_resps = [], {}
         by_type[request.request_type].extend([request] * (request.repeats or 1))
     for request_type, repeated in by_type.items():
         for request, response in zip(repeated, getattr(lm, request_type)(repeated), strict=True):
             request.resps.append(response)
-
-
-def _check_finite(prepared: PreparedRequests) -> None:
-    if prepared.requests[0][0].request_type == "generate_until":
-        return
     for address, group in zip(prepared.documents.addresses, prepared.requests, strict=True):
-        if not all(math.isfinite(loglikelihood_of(request)) for request in group):
-            problem = f"{prepared.documents.task}: document {address} has a log-likelihood that is not finite."
+        if "generate_until" not in by_type and not all(math.isfinite(loglikelihood_of(request)) for request in group):
             hint = "the model diverged or its dtype overflows: try a smaller learning rate, or dtype float32."
-            raise NonFiniteScore(problem, hint)
+            raise NonFiniteScore(f"document {address} has a log-likelihood that is not finite.", hint)
 
 
 class _Aggregate(NamedTuple):
@@ -392,9 +361,7 @@ class _Aggregate(NamedTuple):
     stderr: float | None
 
 
-def _aggregate(
-    prepared: PreparedRequests, key: str, values: Mapping[int, ItemValue], resamples: int = RESAMPLES
-) -> _Aggregate:
+def _aggregate(prepared: Prepared, key: str, values: Mapping[int, ItemValue], resamples: int) -> _Aggregate:
     """A metric's value and standard error, by lm-eval's rules: the mean over a group's tasks, weighted by their
     documents unless the group's file says otherwise."""
     task = prepared.task
@@ -441,8 +408,7 @@ def _aggregate_task(task: Task, key: str, values: list[ItemValue], resamples: in
 # those of the evaluation by construction, and the context's tokens are a prefix of the example's.
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(NamedTuple):
     """Token ids of one training text. The completion (the answer, or a whole document after its BOS) begins
     at `completion_start`; `truncated` tokens were left out, `answer_lost` of them at the beginning of the answer, which
     then has no question either."""
@@ -454,13 +420,7 @@ class Example:
 
 
 def training_examples(
-    lm: LanguageModel,
-    task: AnyTask,
-    documents: Documents,
-    *,
-    prompt: Prompt = "plain",
-    system_instruction: str | None = None,
-    max_length: int = 1024,
+    lm: LanguageModel, task: AnyTask, documents: Documents, prompt: Prompt = "plain", max_length: int = 1024
 ) -> list[Example]:
     """One example a document, in the documents' order, of at most `max_length` tokens (and the model's own
     limit).
@@ -474,7 +434,7 @@ def training_examples(
     Raises CellError naming a document without a right answer, and where every answer is too long.
     """
     limit = min(max_length, lm.max_length)
-    prepared = prepare_requests(lm, task, documents, prompt=prompt, system_instruction=system_instruction)
+    prepared = prepare_requests(lm, task, documents, prompt)
     examples = []
     for address, doc, group in zip(documents.addresses, documents.docs, prepared.requests, strict=True):
         if task.OUTPUT_TYPE == "loglikelihood_rolling":
@@ -492,7 +452,11 @@ def training_examples(
             start = lm.answer_start if prompt == "chat" else None
             if (target := taught_answer(task_of(task, doc), doc, start)) is None:
                 raise CellError(f"{where} has no target.", "check its answers; unlabelled rows cannot train.")
-            context, completion = _prompt_and_target(lm, group[0].args[0], target)
+            context = lm.tok_encode(group[0].args[0]) or [lm.prefix_token_id]
+            completion = lm.tok_encode(group[0].args[0] + target)[len(context) :]
+            if lm.tok_encode(group[0].args[0] + target) != [*context, *completion]:
+                # the tokenizer merges across the border: the prompt's tokens stay those that generation starts from
+                completion = lm.tok_encode(target, add_special_tokens=False)
         examples.append(_example(lm, context, completion, limit, keep="end"))
     _check_answers_fit(lm, documents.task, examples, limit)
     return examples
@@ -523,13 +487,3 @@ def _example(lm: LanguageModel, context: list[int], completion: list[int], limit
         return Example(tuple(tokens[:limit]), len(context), surplus)
     start = len(context) - surplus
     return Example(tuple(tokens[surplus:]), max(0, start), surplus, answer_lost=max(0, -start))
-
-
-def _prompt_and_target(lm: LanguageModel, prompt: str, target: str) -> EncodedRequest:
-    """Token ids of a generation prompt as it is fed to the model, and of the target after it."""
-    context_tokens = lm.tok_encode(prompt) or [lm.prefix_token_id]
-    together = lm.tok_encode(prompt + target)
-    if together[: len(context_tokens)] == context_tokens:
-        return EncodedRequest(context_tokens, together[len(context_tokens) :])
-    # the tokenizer merges across the border: the prompt's tokens stay those that generation starts from
-    return EncodedRequest(context_tokens, lm.tok_encode(target, add_special_tokens=False))

@@ -1,13 +1,11 @@
 """lm-eval tasks and groups of tasks by name: found once where there is a network, remembered in a record."""
 
-import contextlib
 import hashlib
 import json
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,16 +15,7 @@ from lm_eval.api.task import ConfigurableTask, Task
 from lm_eval.tasks import TaskManager
 from pydantic import TypeAdapter
 
-from lm_validity.cells.lm_eval_internals import (
-    GROUP_FIELD_NAMES,
-    Entry,
-    Kind,
-    TaskIndex,
-    cause_of,
-    errors_only,
-    hint_of,
-    load_yaml,
-)
+from lm_validity.cells import lm_eval_internals as internals
 from lm_validity.config.sheets import OUTPUT_TYPES
 from lm_validity.errors import InputError, did_you_mean, first_line
 from lm_validity.files import Document, absent, file_sha256
@@ -38,23 +27,20 @@ from lm_validity.run.scoring import GROUP_LINE, TASK_LINE, code_file, python_fil
 PACKAGE = Path(lm_eval.__file__).resolve().parent
 
 
+_READ: dict[Path, Sequence[tuple[Path, str]]] = {}  # of lm-eval's own folder, once a process
+
+
 def _texts(folder: Path) -> Sequence[tuple[Path, str]]:
-    """The files under `folder` that declare tasks or that these include, with their texts.
-
-    In the order in which lm-eval keeps the first of several that declare a name. lm-eval's own are read once a process.
-    """
-    return _shipped_texts() if folder == PACKAGE / "tasks" else _read_texts(folder)
-
-
-def _read_texts(folder: Path) -> Sequence[tuple[Path, str]]:
+    """The files under `folder` that declare tasks or that these include, with their texts, in the order in which
+    lm-eval keeps the first of several that declare a name."""
+    if folder in _READ:
+        return _READ[folder]
     paths = [path for path in folder.rglob("*") if path.suffix in ("", ".yaml") and path.is_file()]
     paths.sort(key=lambda path: path.as_posix())
-    return [(path, path.read_text(encoding="utf-8-sig", errors="replace")) for path in paths]
-
-
-@cache
-def _shipped_texts() -> Sequence[tuple[Path, str]]:
-    return _read_texts(PACKAGE / "tasks")
+    texts = [(path, path.read_text(encoding="utf-8-sig", errors="replace")) for path in paths]
+    if folder == PACKAGE / "tasks":
+        _READ[folder] = texts
+    return texts
 
 
 class Declaration(NamedTuple):
@@ -95,41 +81,40 @@ def folders_naming(names: Collection[str], folder: Path) -> list[Path]:
 
 @dataclass
 class Expansion:
-    """What a group's name stands for: the YAML files of groups on the way, tags, and tasks with overrides."""
+    """What a group's name stands for, by an index: the YAML files of groups on the way, tags, and tasks with
+    overrides."""
 
+    index: Mapping[str, internals.Entry]
     group_files: list[Path] = field(default_factory=list)
     tags: set[str] = field(default_factory=set)
-    tasks: list[tuple[Entry, Document]] = field(default_factory=list)
+    tasks: list[tuple[internals.Entry, Document]] = field(default_factory=list)
 
+    def add(self, name: str, overrides: Document) -> None:
+        """Add the tasks that a name stands for, in lm-eval's order. Raises KeyError for one that the index lacks."""
+        entry = self.index[name]
+        if entry.kind == internals.Kind.TAG:
+            self.tags.add(name)
+            self.tasks += [(self.index[task], overrides) for task in sorted(entry.tags)]
+        elif entry.kind == internals.Kind.GROUP:
+            if entry.yaml_path not in self.group_files:
+                self.group_files.append(entry.yaml_path)
+            self._add_members(entry.cfg, overrides)
+        else:
+            self.tasks.append((entry, overrides))
 
-def expand(name: str, index: Mapping[str, Entry], overrides: Document, expansion: Expansion) -> None:
-    """Add the tasks that a group or tag names, in lm-eval's order. Raises KeyError for a name the index lacks."""
-    entry = index[name]
-    if entry.kind == Kind.TAG:
-        expansion.tags.add(name)
-        expansion.tasks += [(index[task], overrides) for task in sorted(entry.tags)]
-    elif entry.kind == Kind.GROUP:
-        if entry.yaml_path not in expansion.group_files:
-            expansion.group_files.append(entry.yaml_path)
-        _expand_members(entry.cfg, index, overrides, expansion)
-    else:
-        expansion.tasks.append((entry, overrides))
-
-
-def _expand_members(config: Document, index: Mapping[str, Entry], overrides: Document, expansion: Expansion) -> None:
-    settings = {key: value for key, value in config.items() if key not in GROUP_FIELD_NAMES} | overrides
-    for item in config.get("task") or ():
-        if isinstance(item, str):
-            expand(item, index, settings, expansion)
-        elif "group" not in item and item["task"] not in index and len(item) > 1:
-            raise KeyError(item["task"], "which its own file defines; lm-validity wants a file for each task")
-        elif "group" not in item:
-            expand(item["task"], index, settings | item, expansion)
-        elif item["group"] in index:
-            more_settings = {key: value for key, value in item.items() if key != "group"}
-            expand(item["group"], index, settings | more_settings, expansion)
-        else:  # a group within the group, named nowhere else
-            _expand_members(item, index, settings, expansion)
+    def _add_members(self, config: Document, overrides: Document) -> None:
+        settings = {key: value for key, value in config.items() if key not in internals.GROUP_FIELD_NAMES} | overrides
+        for item in config.get("task") or ():
+            if isinstance(item, str):
+                self.add(item, settings)
+            elif "group" not in item and item["task"] not in self.index and len(item) > 1:
+                raise KeyError(item["task"], "which its own file defines; lm-validity wants a file for each task")
+            elif "group" not in item:
+                self.add(item["task"], settings | item)
+            elif item["group"] in self.index:
+                self.add(item["group"], settings | {key: value for key, value in item.items() if key != "group"})
+            else:  # a group within the group, named nowhere else
+                self._add_members(item, settings)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -242,7 +227,7 @@ def config_digest(path: Path, root: Path) -> str:
     the folders of the YAML and of those files, since they may import each other; a file outside `root` that an included
     YAML names counts by its content.
     """
-    config = load_yaml(path, resolve_func=False)
+    config = internals.load_yaml(path, resolve_func=False)
     for key in _NOT_DIGESTED:
         config.pop(key, None)
     if Path(str(config.get("dataset_path"))).exists():
@@ -300,20 +285,9 @@ def root_of(include_path: str | None) -> Path:
 
 def build_task(name: str, path: Path) -> Task:
     """lm-eval's task of a YAML file; its data set is loaded. Raises InputError where lm-eval cannot."""
-    with building(name, path):
+    with internals.building(name, path):
         (task,) = TaskManager(include_path=None, include_defaults=False).load([str(path)])["tasks"].values()
     return task
-
-
-@contextlib.contextmanager
-def building(name: str, path: Path | None = None) -> Iterator[None]:
-    try:
-        with errors_only("lm_eval"):  # it remarks on every default that a task's file leaves to it
-            yield
-    except InputError:
-        raise
-    except Exception as error:  # whatever a task's code, its template or the data library raises
-        raise InputError(f"{name}: lm-eval cannot build the task ({cause_of(error, path)}).", hint_of(error)) from error
 
 
 def _expansion(name: str, folder: Path, include_path: str | Path | None) -> Expansion | None:
@@ -327,13 +301,13 @@ def _expansion(name: str, folder: Path, include_path: str | Path | None) -> Expa
     everywhere = [PACKAGE / "tasks", *([] if include_path is None else [Path(include_path)])]
     missing: tuple[str, ...] = ()
     for places in (near, everywhere):
-        with errors_only("lm_eval"):
-            index = TaskIndex.build(list(places))  # a later folder's win
+        with internals.errors_only("lm_eval"):
+            index = internals.TaskIndex.build(list(places))  # a later folder's win
         if name not in index:
             return None
-        expansion = Expansion()
+        expansion = Expansion(index)
         try:
-            expand(name, index, {}, expansion)
+            expansion.add(name, {})
         except KeyError as error:
             missing = error.args
             continue
@@ -368,8 +342,6 @@ def _record(task: str, path: Path, overrides: Mapping[str, object], include_path
     if (config.get("dataset_kwargs") or {}).get("streaming"):
         problem = f"{task}: its data are read as a stream (dataset_kwargs: streaming), whose documents have no numbers."
         raise InputError(problem, "take `streaming` out of dataset_kwargs.")
-    if repeated := sorted({name for name in directions if _metric_names(config).count(name) > 1}):
-        log.warning("%s: metric_list has %s twice; the last counts, as in lm-eval", task, " and ".join(repeated))
     filters = [entry["name"] for entry in config.get("filter_list") or [{"name": "none"}]]
     keys = {f"{metric},{name}": better for name in filters for metric, better in directions.items()}
     file, digest = path.relative_to(root).as_posix(), config_digest(path, root)
@@ -408,7 +380,7 @@ def _expanded_record(name: str, expansion: Expansion, include_path: str | Path |
         raise InputError(f"{name}: its tasks have no metric in common.", "name its tasks one by one.")
     files = tuple(_place(path, include_path) for path in expansion.group_files)
     root_name, file = files[0] if files else (members[0].include_path, name)
-    version = _version(load_yaml(expansion.group_files[0], resolve_func=False)) if files else None
+    version = _version(internals.load_yaml(expansion.group_files[0], resolve_func=False)) if files else None
     output_type, metrics = members[0].output_type, tuple(better)
     record = TaskRecord(name, file, root_name, output_type, metrics, better, "", version, (), tuple(members), files)
     return replace(record, config_digest=record_digest(record))
@@ -433,25 +405,21 @@ def _directions(config: Document) -> dict[str, bool | None]:
     if entries is None:
         entries = [{"metric": name} for name in DEFAULT_METRIC_REGISTRY[config.get("output_type", "generate_until")]]
     directions = {}
-    for entry, name in zip(entries, _metric_names({"metric_list": entries}), strict=True):
+    for entry in entries:
+        metric = str(entry["metric"])  # of a `!function` the name of the function
+        name = metric.rpartition(".")[2] if "/" in metric else metric
         better = entry.get("higher_is_better")
         if better is None:
-            with errors_only("lm_eval"):
+            with internals.errors_only("lm_eval"):
                 better = is_higher_better(name)
         directions[name] = None if better is None else bool(better)
     return directions
 
 
-def _metric_names(config: Document) -> list[str]:
-    """The metrics that a YAML task lists, a `!function` by the name of its function."""
-    named = [str(entry["metric"]) for entry in config.get("metric_list") or ()]
-    return [name.rpartition(".")[2] if "/" in name else name for name in named]
-
-
 def read_task_file(path: Path) -> Document:
     """A task's YAML file with what it includes, its functions unread. Raises InputError where it cannot be read."""
     try:
-        result: Document = load_yaml(path, resolve_func=False)
+        result: Document = internals.load_yaml(path, resolve_func=False)
         return result
     except Exception as error:  # whatever the parser and what it includes raise
         raise InputError(f"{path}: lm-eval cannot read it ({first_line(error)}).", "correct the YAML file.") from error
@@ -490,15 +458,11 @@ def find_own_task(path: Path, name: str, folder: Path) -> OwnTaskFile:
 
     Raises InputError as `find_task` does, and where another file of the folder declares the name.
     """
-    record = find_task(name, folder)
+    record, trains = find_task(name, folder), True
     if record.path.name != path.name and not record.members:
         raise InputError(f"{path}: {record.path} declares the task {name!r} too.", "give one of them another name.")
-    return OwnTaskFile(record, all(_trains(member) for member in record.members or (record,)))
-
-
-def _trains(record: TaskRecord) -> bool:
-    config = read_task_file(record.path)
-    if "class" in config:
-        result: bool = build_task(record.task, record.path).has_training_docs()
-        return result
-    return bool(config.get("training_split"))
+    for member in record.members or (record,):
+        config = read_task_file(member.path)
+        built = build_task(member.task, member.path) if "class" in config else None
+        trains &= bool(config.get("training_split") if built is None else built.has_training_docs())
+    return OwnTaskFile(record, trains)

@@ -125,12 +125,7 @@ class TaskSplits(NamedTuple):
 
 
 def make_splits(
-    task: AnyTask,
-    *,
-    caps: tuple[int, int, int] = CAPS,
-    seed: int = 0,
-    allow_overlap: bool = False,
-    test_only: bool = False,
+    task: AnyTask, *, caps: Sequence[int] = CAPS, seed: int = 0, allow_overlap: bool = False, test_only: bool = False
 ) -> TaskSplits:
     """Choose the documents of each split.
 

@@ -5,12 +5,12 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import datasets
 from datasets.fingerprint import get_temporary_cache_files_directory
@@ -18,7 +18,7 @@ from lm_eval.api.group import Group
 from lm_eval.api.task import Task
 
 from lm_validity.cells import lm_eval_internals as internals
-from lm_validity.cells.tasks.finding import TaskRecord, build_task, building, record_digest
+from lm_validity.cells.tasks.finding import TaskRecord, build_task, record_digest
 from lm_validity.errors import CellError, InputError, again, did_you_mean, first_line
 from lm_validity.files import file_sha256
 from lm_validity.run.inputs import states_of
@@ -36,49 +36,33 @@ KINDS = ("train", "validation", "test")
 WORDS = {"train": "training", "validation": "validation", "test": "test"}
 
 
-def build_group(name: str, files: Sequence[Path]) -> "TaskGroup":
-    """lm-eval's group (or tag) `name`, built from the files that its record names."""
-    registry: dict[str, internals.Entry] = {}
-    for path in files:
-        internals.TaskIndex.process_cfg(internals.load_yaml(path, resolve_func=False), path, registry)
-    built = internals.TaskFactory().build(registry[name], registry=registry)
-    if isinstance(built, Group):
-        by_size = {aggregate.metric: aggregate.weight_by_size for aggregate in built.aggregate_metric_list or ()}
-        tasks = built.get_all_tasks()
-    else:  # a tag has no score of its own in lm-eval
-        by_size, tasks = {}, built
-    group = TaskGroup(name, {task.task_name: task for task in tasks}, by_size)
-    group.check_alike("test")
-    if not has_documents(group, "test"):  # then the validation documents are scored
-        group.check_alike("validation")
-    return group
-
-
-@dataclass(frozen=True)
 class TaskGroup:
-    """Several tasks of one output type, scored as one benchmark.
+    """lm-eval's group (or tag) `name`, built from the files that its record names: tasks of one output type, scored as
+    one benchmark.
 
     members: task name -> task, in lm-eval's order.
     by_size: metric -> whether the group's score weighs the members by their documents; a metric that the group's
         file does not aggregate is weighed so.
+    config: the parts of lm-eval's TaskConfig that are the group's: its name, and its splits' names.
     """
 
-    name: str
-    members: dict[str, Task]
-    by_size: dict[str, bool]
-
-    @property
-    def OUTPUT_TYPE(self) -> str:
-        """The one output type of all members, such as multiple_choice."""
-        result: str = next(iter(self.members.values())).OUTPUT_TYPE
-        return result
-
-    @property
-    def config(self) -> SimpleNamespace:
-        """The parts of lm-eval's TaskConfig that are the group's: its name, and its splits' names."""
+    def __init__(self, name: str, files: Sequence[Path]):
+        registry: dict[str, internals.Entry] = {}
+        for path in files:
+            internals.TaskIndex.process_cfg(internals.load_yaml(path, resolve_func=False), path, registry)
+        built = internals.TaskFactory().build(registry[name], registry=registry)
+        self.by_size, tasks = dict[str, bool](), built  # a tag has no score of its own in lm-eval
+        if isinstance(built, Group):
+            self.by_size = {part.metric: part.weight_by_size for part in built.aggregate_metric_list or ()}
+            tasks = built.get_all_tasks()
+        self.name, self.members = name, {task.task_name: task for task in tasks}
         first = next(iter(self.members.values()))
+        self.OUTPUT_TYPE: str = first.OUTPUT_TYPE
         splits = {f"{kind}_split": getattr(first.config, f"{kind}_split", None) for kind in WORDS.values()}
-        return SimpleNamespace(task=self.name, **splits)
+        self.config = SimpleNamespace(task=name, **splits)
+        self.check_alike("test")
+        if not has_documents(self, "test"):  # then the validation documents are scored
+            self.check_alike("validation")
 
     def check_alike(self, kind: str) -> None:
         """Raise InputError where some members have documents of a kind (train, validation, test) and others have none.
@@ -128,7 +112,6 @@ FEWSHOT_SEED = 1234  # lm-eval's default
 AnyTask: TypeAlias = Task | TaskGroup
 
 datasets.disable_progress_bars()
-internals.remember_templates()
 
 
 @dataclass(frozen=True)
@@ -174,33 +157,20 @@ def load_task(record: TaskRecord, num_fewshot: int = 0, *, mutual_information: b
     column that it reads is missing, or its examples would be documents that are scored.
     """
     _check_unchanged(record)
-    alone = _alone(record)
-    task = alone(_build)(record)
-    for member_part in tasks_in(task).values():
-        for documents in ("training_docs", "validation_docs", "test_docs"):
-            setattr(member_part, documents, alone(getattr(member_part, documents)))
-    for name, member_part in tasks_in(task).items():
-        _set_fewshot(name, member_part, num_fewshot)
-        if mutual_information:
-            _add_mutual_information(name, member_part)
-        _check_columns(name, member_part)
-    return task
-
-
-def _alone(record: TaskRecord) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What makes a function run a task's code by itself: without what other tasks and processes kept, and in lm-eval's
-    order, whatever it draws at random."""
-    cache = mkdtemp(dir=get_temporary_cache_files_directory())
     files = data_files(record)
     named = hashlib.sha256(json.dumps(states_of(files, small=0)).encode()).hexdigest()[:16]
     data = f"{datasets.config.HF_DATASETS_CACHE}/local/{named}" if files else None
-
-    def alone(function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function with the caches of this task, and lm-eval's seeds."""
-        fresh: Callable[..., Any] = internals.fresh_code(cache, data)(internals.order_of_lm_eval()(function))
-        return fresh
-
-    return alone
+    # whatever runs the task's code does it without what other tasks and processes kept, and in lm-eval's order
+    alone = internals.fresh_code(mkdtemp(dir=get_temporary_cache_files_directory()), data)
+    task = alone(_build)(record)
+    for name, member_part in tasks_in(task).items():
+        for documents in ("training_docs", "validation_docs", "test_docs"):
+            setattr(member_part, documents, alone(getattr(member_part, documents)))
+        _set_fewshot(name, member_part, num_fewshot)
+        if mutual_information:
+            internals.add_mutual_information(name, member_part)
+        _check_columns(name, member_part)
+    return task
 
 
 def data_files(record: TaskRecord) -> list[Path]:
@@ -211,8 +181,8 @@ def data_files(record: TaskRecord) -> list[Path]:
 def _build(record: TaskRecord) -> AnyTask:
     if not record.members:
         return build_task(record.task, record.path)
-    with building(record.task):
-        return build_group(record.task, record.paths)
+    with internals.building(record.task):
+        return TaskGroup(record.task, record.paths)
 
 
 def tasks_in(task: AnyTask) -> dict[str, Task]:
@@ -282,9 +252,6 @@ def documents_digest(parts: Mapping[str, Sequence[Doc]]) -> str:
     return digest.hexdigest()
 
 
-RECORD_AGAIN = f"record it again: {again('prefetch-benchmark')} and the id of its row as --benchmark."
-
-
 def _check_unchanged(record: TaskRecord) -> None:
     gone = [path for path in record.paths if not path.is_file()]
     recorded = {Path(path): digest for path, digest in record.imported}
@@ -298,7 +265,8 @@ def _check_unchanged(record: TaskRecord) -> None:
         problem = f"{subject} or its code changed after it was recorded"
     else:
         return
-    raise InputError(f"{record.task}: {problem}.", RECORD_AGAIN)
+    hint = f"record it again: {again('prefetch-benchmark')} and the id of its row as --benchmark."
+    raise InputError(f"{record.task}: {problem}.", hint)
 
 
 def with_imports(record: TaskRecord, before: Collection[str]) -> TaskRecord:
@@ -336,16 +304,6 @@ def _set_fewshot(name: str, task: Task, count: int) -> None:
         if len(pool) < count:
             raise InputError(f"{name}: {count} examples asked for, it has {len(pool)}.", "lower num_fewshot.")
     task.set_config("num_fewshot", count)
-
-
-def _add_mutual_information(name: str, task: Task) -> None:
-    metric = "acc_mutual_info"
-    if metric in task.aggregation():
-        return
-    if task.OUTPUT_TYPE != "multiple_choice" or callable(task.config.process_results):
-        problem = f"{name}: lm-eval cannot add {metric} to it: it has no choices, or scores its answers itself."
-        raise InputError(problem, "leave mutual_information empty in the benchmarks sheet.")
-    internals.add_metric(task, metric)
 
 
 def _check_columns(name: str, task: Task) -> None:

@@ -18,6 +18,7 @@ import torch.utils.checkpoint
 from peft import PeftModel
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -34,19 +35,18 @@ from lm_validity.files import replace_file
 # The loss of a micro-batch: cross-entropy at each predicted token, and the vocabulary nowhere else.
 
 
-@dataclass(frozen=True)
-class MicroBatch:
+class MicroBatch(NamedTuple):
     """inputs: (rows, longest), padded on the right: a causal model never looks there, so no mask. row, position: where
     each predicted token is predicted from, row by row; targets: that token. Made on the CPU: finding the places on a
     GPU would make the host wait for it."""
 
-    inputs: torch.Tensor
-    row: torch.Tensor
-    position: torch.Tensor
-    targets: torch.Tensor
+    inputs: Tensor
+    row: Tensor
+    position: Tensor
+    targets: Tensor
 
     @classmethod
-    def of(cls, rows: Sequence[torch.Tensor], padding: int, device: torch.device, copies: int) -> "MicroBatch":
+    def of(cls, rows: Sequence[Tensor], padding: int, device: torch.device, copies: int) -> "MicroBatch":
         """Of texts in tokens, of which all but the first are predicted. `copies`: how often the rows are there, one
         time behind the other."""
         rows = [*rows] * copies
@@ -59,7 +59,7 @@ class MicroBatch:
         return cls(*(part.to(device, non_blocking=True) for part in parts))
 
 
-def token_losses(base: torch.nn.Module, batch: MicroBatch, *, narrow: bool, part: int | None) -> torch.Tensor:
+def token_losses(base: torch.nn.Module, batch: MicroBatch, *, narrow: bool, part: int | None) -> Tensor:
     """Cross-entropy in nats of each predicted token, row by row.
 
     narrow: whether the vocabulary can be computed there only. part: positions whose logits may be there at a time, or
@@ -82,7 +82,7 @@ def token_losses(base: torch.nn.Module, batch: MicroBatch, *, narrow: bool, part
     return F.cross_entropy(logits.float(), batch.targets.to(logits.device), reduction="none")
 
 
-def rows_are_alike(lm: LanguageModel, rows: Sequence[torch.Tensor]) -> bool:
+def rows_are_alike(lm: LanguageModel, rows: Sequence[Tensor]) -> bool:
     """Whether texts beside each other have the losses that a plain pass over each alone gives: the scorer is asked for
     the longest of the rows, the longest that is padded, and the shortest, and checks what it answers."""
     ordered = sorted(rows, key=len)
@@ -114,9 +114,7 @@ class _LossesInParts(torch.autograd.Function):
     its derivative is computed with it, and no logits are kept for the backward pass."""
 
     @staticmethod
-    def forward(
-        ctx: FunctionCtx, hidden: torch.Tensor, targets: torch.Tensor, states: passes.States, part: int
-    ) -> torch.Tensor:
+    def forward(ctx: FunctionCtx, hidden: Tensor, targets: Tensor, states: passes.States, part: int) -> Tensor:
         """The loss (rows,) of each hidden state (rows, width), `part` rows at a time; keeps its derivative."""
         derivative = torch.empty_like(hidden)
         losses = []
@@ -131,7 +129,7 @@ class _LossesInParts(torch.autograd.Function):
         return torch.cat(losses)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """The gradient of the hidden states; the other inputs have none."""
         (derivative,) = ctx.saved_tensors
         return (derivative * gradient[:, None].to(derivative.device)).to(derivative.dtype), None, None, None
@@ -174,17 +172,6 @@ def runs_alike(lm: LanguageModel, lengths: Sequence[int], limit: int, pass_cost:
         for start, end in micro_batches(lengths_alike, limit, pass_cost):
             yield first + start, first + end
         first += len(lengths_alike)
-
-
-def pass_tokens(lm: LanguageModel) -> float:
-    """What a forward and backward pass costs beside its tokens, in tokens: the time to start its kernels over the time
-    of a token, by the model's layers and parameters and the kind of device alone, so that no run differs from
-    another."""
-    config = lm.base.config.get_text_config()
-    seconds, speed = PASS_COST.get(lm.device.type, PASS_COST["cuda"])
-    parameters = sum(parameter.numel() for parameter in lm.base.parameters() if not parameter.requires_grad)
-    result: float = seconds * config.num_hidden_layers * speed / (4 * parameters)
-    return result
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -241,8 +228,7 @@ class Epoch:
     validation_value: float
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """One of the fine-tunes: settings that differ in the learning rate only, and its work folder."""
 
     settings: FinetuneSettings
@@ -287,7 +273,7 @@ class Training:
         self.step_losses: list[float] = []
         self.diverged: str | None = None
         self.best_epoch: int | None = None
-        self.best_tensors: dict[str, torch.Tensor] = {}
+        self.best_tensors: dict[str, Tensor] = {}
         self._saved = member.work / "training.safetensors"
         # what a saved state must agree on with the run that resumes from it
         determining = [plan.lm.model_id, str(plan.lm.base.dtype), settings.determining(), plan.seed]
@@ -297,12 +283,7 @@ class Training:
         self._fingerprint = digest.hexdigest()
         self._restore()
 
-    @property
-    def is_done(self) -> bool:
-        """Whether it diverged, or every epoch is trained."""
-        return self.diverged is not None or len(self.epochs) >= self.settings.epochs
-
-    def batches(self, epoch: int) -> Iterator[list[torch.Tensor]]:
+    def batches(self, epoch: int) -> Iterator[list[Tensor]]:
         """Effective batches in the epoch's order; the last may be smaller. Long rows first: the first micro-batch is
         the one that needs most memory."""
         order = np.random.default_rng([self.position.seed, epoch]).permutation(len(self.rows))
@@ -320,7 +301,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         self.plan.lm.counters["optimizer_steps"] += 1
 
-    def finish_epoch(self, losses: list[torch.Tensor], weights: list[int]) -> None:
+    def finish_epoch(self, losses: list[Tensor], weights: list[int]) -> None:
         """Book an epoch's step losses (of `weights` predicted tokens each), validate, keep the adapter if it is
         strictly better than that of every epoch before, and save; or say why it diverged."""
         number, of_steps = len(self.epochs) + 1, torch.stack(losses).double().cpu()
@@ -429,13 +410,6 @@ def started(plan: Plan) -> Iterator["TrainingRun"]:
             model.unload()
 
 
-class EpochSteps(NamedTuple):
-    """losses: of each step, (trainings,). predicted: the tokens that it predicted."""
-
-    losses: list[torch.Tensor]
-    predicted: list[int]
-
-
 class TrainingRun:
     """The members in training, each with its adapter."""
 
@@ -443,40 +417,41 @@ class TrainingRun:
         self.lm, self.trainings, self.together = lm, trainings, len(trainings)
         self.position = trainings[0].position
         self.micro_batch = min(training.micro_batch for training in trainings)
-        self.pass_tokens = pass_tokens(self.lm)
+        # what a forward and backward pass costs beside its tokens, in tokens: the time to start its kernels over that
+        # of a token, by the model's layers and parameters and the kind of device alone: no run differs from another
+        seconds, speed = PASS_COST.get(lm.device.type, PASS_COST["cuda"])
+        frozen = sum(parameter.numel() for parameter in lm.base.parameters() if not parameter.requires_grad)
+        layers = lm.base.config.get_text_config().num_hidden_layers
+        self.pass_tokens: float = seconds * layers * speed / (4 * frozen)
         self.narrow, self.part = self.lm.narrows_head(), self.lm.head_part()
         if self.micro_batch > 1 and not rows_are_alike(self.lm, trainings[0].rows):
             log.warning("%s: a text's loss changes with those beside it: one text a pass", self.lm.model_id)
             self.micro_batch = 1
 
     def train(self) -> None:
-        """Epoch by epoch, those that are furthest behind first, until all are done."""
-        while behind := [training for training in self.trainings if not training.is_done]:
+        """Epoch by epoch, those that are furthest behind first, until each diverged or is trained."""
+        epochs, trainings = self.trainings[0].settings.epochs, self.trainings
+        while behind := [training for training in trainings if not training.diverged and len(training.epochs) < epochs]:
             done = min(len(training.epochs) for training in behind)
             now = [training for training in behind if len(training.epochs) == done]
-            steps = self._run_steps(now, done + 1)
+            losses: list[Tensor] = []  # of each step until none is finite, (trainings,)
+            predicted = []  # tokens, in each step
+            first = now[0]
+            self.position.step = done * first.steps_per_epoch
+            recompute = first.settings.gradient_checkpointing
+            with layers_recomputed(self.lm.base, recompute=recompute), self.lm.counters.phase("train"):
+                for batch in first.batches(done + 1):
+                    losses.append(self.step(now, batch))
+                    predicted.append(predicted_tokens(batch))
+                    # a look at a GPU makes the host wait for it
+                    looks = losses[-1].device.type == "cpu" or len(losses) % STEPS_BETWEEN_CHECKS == 0
+                    if looks and not torch.isfinite(losses[-1]).any():
+                        break
             for number, training in enumerate(now):
                 self.position.adapters, training.micro_batch = [training.adapter], self.micro_batch
-                training.finish_epoch([loss[number] for loss in steps.losses], steps.predicted)
+                training.finish_epoch([loss[number] for loss in losses], predicted)
 
-    def _run_steps(self, trainings: list[Training], epoch: int) -> EpochSteps:
-        """Every step of an epoch, until none of its losses is finite."""
-        losses: list[torch.Tensor] = []
-        weights = []
-        first = trainings[0]
-        self.position.step = (epoch - 1) * first.steps_per_epoch
-        recompute = first.settings.gradient_checkpointing
-        with layers_recomputed(self.lm.base, recompute=recompute), self.lm.counters.phase("train"):
-            for batch in first.batches(epoch):
-                losses.append(self.step(trainings, batch))
-                weights.append(predicted_tokens(batch))
-                # a look at a GPU makes the host wait for it
-                looks = losses[-1].device.type == "cpu" or len(losses) % STEPS_BETWEEN_CHECKS == 0
-                if looks and not torch.isfinite(losses[-1]).any():
-                    break
-        return EpochSteps(losses, weights)
-
-    def step(self, trainings: list[Training], batch: list[torch.Tensor]) -> torch.Tensor:
+    def step(self, trainings: list[Training], batch: list[Tensor]) -> Tensor:
         """One optimizer step for all, as many at a time as fit into memory; the loss of each."""
         while True:
             try:
@@ -502,7 +477,7 @@ class TrainingRun:
         self.position.step += 1
         return torch.cat(losses)
 
-    def accumulate(self, trainings: list[Training], batch: list[torch.Tensor]) -> torch.Tensor:
+    def accumulate(self, trainings: list[Training], batch: list[Tensor]) -> Tensor:
         """Gradients of the token mean over the whole batch, one micro-batch after another; the mean of each training,
         (trainings,)."""
         position, counters, copies, predicted = self.position, self.lm.counters, len(trainings), predicted_tokens(batch)
@@ -529,6 +504,6 @@ class TrainingRun:
         return total
 
 
-def predicted_tokens(batch: Sequence[torch.Tensor]) -> int:
+def predicted_tokens(batch: Sequence[Tensor]) -> int:
     """Tokens of an effective batch that are predicted: all but the first of each text."""
     return sum(map(len, batch)) - len(batch)

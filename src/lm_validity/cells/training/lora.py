@@ -8,7 +8,7 @@ import math
 import re
 import struct
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -19,6 +19,7 @@ from peft.tuners.lora.layer import ParamWrapper
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 from safetensors.torch import save
+from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -49,8 +50,7 @@ class Adaptable(Protocol):
     model_id: str
 
 
-@dataclass(frozen=True)
-class Targets:
+class Targets(NamedTuple):
     """layers: path -> linear layer. experts: paths of three-dimensional tensors, each one matrix per expert.
     names: of the layers, as PEFT takes them: last parts of their paths where these name nothing else, else paths.
     share: of the weights that a text goes through (embeddings, output head and vectors left out), those with an
@@ -79,9 +79,7 @@ def find_targets(lm: Adaptable, rule: str) -> Targets:
     reached = {
         name: module
         for name, module in everything.items()
-        if isinstance(module, torch.nn.Linear | Conv1D)
-        and not _is_router(lm.base, name, module)
-        and not _is_bypassed(lm.base, name)
+        if isinstance(module, torch.nn.Linear | Conv1D) and not _gets_none(lm.base, name, module)
     }
     architecture: str = lm.base.config.model_type
     experts: tuple[str, ...] = ()
@@ -125,10 +123,15 @@ def _reached(model: PreTrainedModel) -> dict[str, torch.nn.Module]:
     }
     met: set[str] = set()
 
-    def note(name: str) -> Callable[..., None]:
-        return lambda module, inputs, output: met.add(_pattern(name)) if _is_of_matrix(module, inputs, output) else None
+    def note(name: str, module: torch.nn.Module, inputs: tuple[object, ...], output: object) -> None:
+        """Note the module, unless it is a linear layer that returned another shape than one matrix makes."""
+        linear = isinstance(module, torch.nn.Linear) and inputs and isinstance(inputs[0], Tensor)
+        if isinstance(output, Tensor) and (
+            not linear or tuple(output.shape) == (*inputs[0].shape[:-1], module.out_features)
+        ):
+            met.add(_pattern(name))
 
-    handles = [module.register_forward_hook(note(name)) for name, module in weighty.items()]
+    handles = [module.register_forward_hook(functools.partial(note, name)) for name, module in weighty.items()]
     vocabulary = model.config.get_text_config().vocab_size
     try:
         with torch.no_grad():
@@ -139,28 +142,17 @@ def _reached(model: PreTrainedModel) -> dict[str, torch.nn.Module]:
     return {name: module for name, module in weighty.items() if _pattern(name) in met}
 
 
-def _is_of_matrix(module: torch.nn.Module, inputs: tuple[object, ...], output: object) -> bool:
-    """Whether a module, if it is a linear layer, returned what one matrix makes of its input, by the shapes."""
-    if not isinstance(output, torch.Tensor):
-        return False
-    if not isinstance(module, torch.nn.Linear) or not inputs or not isinstance(inputs[0], torch.Tensor):
+def _gets_none(model: PreTrainedModel, name: str, layer: torch.nn.Module) -> bool:
+    """Whether a layer is a router, whose outputs are one an expert, or one gate, and whose path says so; or one of a
+    state-space mixer that is read past an adapter."""
+    config, (parent, _, last) = model.config.get_text_config(), name.rpartition(".")
+    of_mamba = "mamba" in type(model.get_submodule(parent)).__name__.lower()
+    if last in READ_BY_KERNELS and (of_mamba or model.config.model_type in MAMBA_BY_ANOTHER_NAME):
         return True
-    return tuple(output.shape) == (*inputs[0].shape[:-1], module.out_features)
-
-
-def _is_router(model: PreTrainedModel, name: str, layer: torch.nn.Module) -> bool:
-    """A layer whose outputs are one an expert, or one gate, and whose path says so."""
-    config = model.config.get_text_config()
     counts = {getattr(config, key, None) for key in EXPERT_COUNTS} - {None}
     outputs = layer.nf if isinstance(layer, Conv1D) else layer.out_features
     named = any("gate" in part or "router" in part for part in name.split(".")[-2:])
     return bool(counts) and named and outputs in {1, *(count for count in counts if isinstance(count, int))}
-
-
-def _is_bypassed(model: PreTrainedModel, name: str) -> bool:
-    parent, _, last = name.rpartition(".")
-    of_mamba = "mamba" in type(model.get_submodule(parent)).__name__.lower()
-    return last in READ_BY_KERNELS and (of_mamba or model.config.model_type in MAMBA_BY_ANOTHER_NAME)
 
 
 def _fused_experts(reached: dict[str, torch.nn.Module]) -> tuple[str, ...]:
@@ -201,8 +193,8 @@ class Block:
 
     features: dict[int, int] = field(default_factory=dict)
     moment: tuple[int, ...] = ()
-    masks: dict[int, torch.Tensor] = field(default_factory=dict)
-    parts: dict[int, tuple[tuple[int, ...], torch.Tensor]] = field(default_factory=dict)
+    masks: dict[int, Tensor] = field(default_factory=dict)
+    parts: dict[int, tuple[tuple[int, ...], Tensor]] = field(default_factory=dict)
 
 
 @dataclass
@@ -225,7 +217,7 @@ class BatchPosition:
     adapters: Sequence[str] = (DEFAULT_ADAPTER,)
     _generators: dict[torch.device, torch.Generator] = field(default_factory=dict)
     _large: Block | None = None  # the one block whose masks are there although they are large
-    _constants: dict[tuple[float, torch.device], torch.Tensor] = field(default_factory=dict)
+    _constants: dict[tuple[float, torch.device], Tensor] = field(default_factory=dict)
 
     def generator(self, device: torch.device, layer: int) -> torch.Generator:
         """A generator seeded from (seed, step, layer)."""
@@ -234,15 +226,6 @@ class BatchPosition:
         packed = struct.pack("<qqq", self.seed, self.step, layer)
         number = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
         return self._generators[device].manual_seed(number)
-
-    def begin_step(self, rows: int, width: int) -> None:
-        """A batch of `rows` padded to `width` tokens follows, in micro-batches of that width."""
-        self.step += 1
-        self.rows, self.width, self.length, self.start, self.count, self.training = rows, width, width, 0, 0, True
-
-    def begin_micro_batch(self, start: int, rows: int) -> None:
-        """So many rows of that batch follow, from row `start` on."""
-        self.start, self.count = start, rows
 
     def rest(self) -> None:
         """A step is over: nothing is dropped until the next, and no large mask waits for it."""
@@ -255,18 +238,11 @@ class BatchPosition:
             self._large.masks = {}
         self._large = block
 
-    def constant(self, value: float, device: torch.device) -> torch.Tensor:
+    def constant(self, value: float, device: torch.device) -> Tensor:
         """(1,) in float32: a kernel that is given it computes in float32, whatever the other tensors are."""
         if (value, device) not in self._constants:
             self._constants[value, device] = torch.tensor([value], device=device)
         return self._constants[value, device]
-
-
-class _Mask(NamedTuple):
-    """What is kept of a tensor (bool), and the shape in which the tensor goes with it."""
-
-    mask: torch.Tensor
-    shape: tuple[int, ...]
 
 
 class BatchDropout(torch.nn.Module):
@@ -282,35 +258,35 @@ class BatchDropout(torch.nn.Module):
         super().__init__()
         self.probability, self.position, self.layer, self.block = probability, position, layer, block
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """x with some of its elements zero and the others scaled."""
         if not self._drops():
             return x
-        mask, shape = self._mask(x)
+        mask = self._mask(x)
         numbers = mask if mask.dtype == torch.bool else mask.to(x.dtype)
-        return (x.reshape(shape) * numbers * (1 / (1 - self.probability))).reshape(x.shape)
+        return (x.reshape(-1, *mask.shape) * numbers * (1 / (1 - self.probability))).reshape(x.shape)
 
-    def dropped(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def dropped(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """`forward` of x in float32, given in a dtype: in one kernel, and without a derivative."""
         if not self._drops():
             return x.to(dtype)
-        mask, shape = self._mask(x)
-        zero, out = self.position.constant(0.0, x.device), torch.empty(shape, dtype=dtype, device=x.device)
-        torch.addcmul(zero, x.reshape(shape), mask, value=1 / (1 - self.probability), out=out)
+        mask, zero = self._mask(x), self.position.constant(0.0, x.device)
+        copies = x.reshape(-1, *mask.shape)
+        out = torch.empty(copies.shape, dtype=dtype, device=x.device)
+        torch.addcmul(zero, copies, mask, value=1 / (1 - self.probability), out=out)
         return out.reshape(x.shape)
 
     def _drops(self) -> bool:
         return self.position.training and self.probability > 0
 
-    def _mask(self, x: torch.Tensor) -> _Mask:
-        """What is kept of x: one mask for all copies."""
+    def _mask(self, x: Tensor) -> Tensor:
+        """What is kept of each copy in x (bool, or 0 and 1): one mask for all of them."""
         position, features = self.position, x.shape[-1]
-        shape = (len(position.adapters), position.count, position.length, features)
-        if x.numel() == math.prod(shape):
-            return _Mask(self._batch_mask(features, x.device), shape)
-        return _Mask(self._draw(self.layer, x.shape, x.device), tuple(x.shape))
+        if x.numel() == len(position.adapters) * position.count * position.length * features:
+            return self._batch_mask(features, x.device)
+        return self._draw(self.layer, x.shape, x.device)
 
-    def _batch_mask(self, features: int, device: torch.device) -> torch.Tensor:
+    def _batch_mask(self, features: int, device: torch.device) -> Tensor:
         """What the micro-batch keeps: (rows, tokens, features), bool, or 0 and 1."""
         position, block = self.position, self.block
         moment = (position.step, position.rows, position.width)
@@ -334,12 +310,12 @@ class BatchDropout(torch.nn.Module):
             block.parts[self.layer] = (micro_batch, part)
         return part
 
-    def _draw(self, layer: int, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    def _draw(self, layer: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
         mask = torch.empty(shape, dtype=torch.bool, device=device)
         return mask.bernoulli_(1 - self.probability, generator=self.position.generator(device, layer))
 
 
-def adapted_forward(layer: torch.nn.Module, position: BatchPosition, x: torch.Tensor) -> torch.Tensor:
+def adapted_forward(layer: torch.nn.Module, position: BatchPosition, x: Tensor) -> Tensor:
     """A LoRA layer in training: base(x) + scaling * B A dropout(x), or with B_k A_k for copy k of the micro-batch.
 
     PEFT's own forward for one adapter, to the bit, but for what it keeps and launches (see `_LowRank`). Raises
@@ -367,14 +343,8 @@ class _LowRank(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx,
-        result: torch.Tensor,
-        x: torch.Tensor,
-        down: torch.Tensor,
-        up: torch.Tensor,
-        scaling: float,
-        dropout: BatchDropout,
-    ) -> torch.Tensor:
+        ctx: FunctionCtx, result: Tensor, x: Tensor, down: Tensor, up: Tensor, scaling: float, dropout: BatchDropout
+    ) -> Tensor:
         """`result` with the adapter's change of it added, in the shape of `result`."""
         inner = _rows(dropout.dropped(x, down.dtype), down) @ down.mT
         ctx.save_for_backward(x, down, up, inner)
@@ -384,7 +354,7 @@ class _LowRank(torch.autograd.Function):
         return torch.addcmul(result, change, unit, value=scaling, out=torch.empty_like(result))
 
     @staticmethod
-    def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of `result`, `x`, `down` and `up`; the other inputs have none."""
         x, down, up, inner = ctx.saved_tensors
         dropout = ctx.dropout
@@ -396,7 +366,7 @@ class _LowRank(torch.autograd.Function):
         return gradient, of_x, of_down, of_up, None, None
 
 
-def _rows(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def _rows(x: Tensor, weight: Tensor) -> Tensor:
     """x as (tokens, features), or (K, tokens, features) where the weight has K in front."""
     return x.reshape(*weight.shape[:-2], -1, x.shape[-1])
 
@@ -489,14 +459,14 @@ def _take_off(base: PreTrainedModel) -> None:
             setattr(base.get_submodule(parent), last, module.get_base_layer())
 
 
-def adapter_tensors(model: PeftModel, adapter: str = DEFAULT_ADAPTER) -> dict[str, torch.Tensor]:
+def adapter_tensors(model: PeftModel, adapter: str = DEFAULT_ADAPTER) -> dict[str, Tensor]:
     """A copy of an adapter's weights on the CPU under PEFT's names."""
     # left to itself, PEFT asks the hub whether the vocabulary was resized
     state = get_peft_model_state_dict(model, adapter_name=adapter, save_embedding_layers=False)
     return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in sorted(state.items())}
 
 
-def save_adapter(model: PeftModel, tensors: dict[str, torch.Tensor], folder: Path) -> str:
+def save_adapter(model: PeftModel, tensors: dict[str, Tensor], folder: Path) -> str:
     """Write an adapter as PEFT reads it, atomically, without a path or time stamp; the sha256 of its weights'
     file."""
     config = model.peft_config["default"].to_dict() | {"inference_mode": True}

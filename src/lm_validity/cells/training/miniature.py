@@ -128,7 +128,13 @@ def _train(
     if masked:
         draw = torch.Generator().manual_seed(_torch_seed(settings.seed, f"masks of {row.model}"))
         loss_of = partial(_masked_loss, vocabulary_size=size, draw=draw)
-    model = (build_model(row, size) if start is None or masked else _parent(row, start)).train()
+    if start is None or masked:
+        model = build_model(row, size)
+    elif (start / "config.json").is_file():
+        model = transformers.AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32, local_files_only=True)
+    else:
+        raise InputError(f"{start}: no model {row.tuned_from!r} there.", "pretrain it first.")
+    model.train()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=row.learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
     )
@@ -159,13 +165,6 @@ def _train(
             model.save_pretrained(point)
             shutil.copytree(tokenizer, point, dirs_exist_ok=True)
     return points
-
-
-def _parent(row: MiniatureModel, folder: Path) -> transformers.PreTrainedModel:
-    """The finished model that a tuned one goes on from."""
-    if not (folder / "config.json").is_file():
-        raise InputError(f"{folder}: no model {row.tuned_from!r} there.", "pretrain it first.")
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
 
 
 def _causal_loss(model: transformers.PreTrainedModel, rows: list[list[int]]) -> torch.Tensor:

@@ -112,7 +112,10 @@ def _hub_columns(source: TaskRow) -> SourceColumns:
         dataset = datasets.load_dataset(
             source.path, source.configuration, split=source.split, revision=known or source.revision
         )
-        commit = _commit(dataset) or known or ""
+        # the library names the folder of its files by their commit: without the hub it takes what its cache has,
+        # whatever revision it is asked for
+        commits = (re.search(r"/([0-9a-f]{40})/", cache_file["filename"]) for cache_file in dataset.cache_files)
+        commit = next((name[1] for name in commits if name), known or "")
         if known is None and source.revision and len(source.revision) == 40 and commit != source.revision:
             raise ValueError(f"the local cache holds commit {commit or 'unknown'}")
         return SourceColumns({name: list(dataset[name]) for name in _read_of(source, dataset.column_names)}, commit)
@@ -136,13 +139,6 @@ def _commit_on_hub(source: TaskRow) -> str | None:
         log.warning("%s: the hub is out of reach (%s); the local cache is looked into", source.path, first_line(error))
         return None
     return commit
-
-
-def _commit(dataset: datasets.Dataset) -> str:
-    """The commit that a data set's files are of, by which the library names its folder: without the hub it takes what
-    its cache has, whatever revision it is asked for."""
-    commits = (re.search(r"/([0-9a-f]{40})/", cache_file["filename"]) for cache_file in dataset.cache_files)
-    return next((name[1] for name in commits if name), "")
 
 
 def _hub_parquet(source: TaskRow) -> SourceColumns:
@@ -232,7 +228,8 @@ def prefetch_task(
     counts that are not the sheet's.
     """
     columns, revision = source_columns(source)
-    rows, texts, labels = _checked(source, columns)
+    table = _checked(source, columns)
+    texts, labels = table["text"].to_pylist(), table["label"].to_pylist()
     counts = Counter(labels)
     share = max(counts.values()) / len(labels)
     _check_against_sheet(source, counts, share)
@@ -241,7 +238,7 @@ def prefetch_task(
     for m, n in sizes:
         _check_size(source.task, [drawn[index] for index in range(len(source.class_names))], m, n, InputError)
     with replace_file(output) as temporary:
-        pq.write_table(pa.table([rows, texts, labels], schema=TRAINED), temporary, compression="zstd")
+        pq.write_table(table, temporary, compression="zstd")
     return {
         "task": source.task,
         "path": str(output),
@@ -277,16 +274,8 @@ def content_digest(texts: Sequence[str], labels: Sequence[int]) -> str:
     return digest.hexdigest()
 
 
-class _KeptRows(NamedTuple):
-    """Rows, texts and class numbers that a task keeps."""
-
-    rows: list[int]
-    texts: list[str]
-    labels: list[int]
-
-
-def _checked(source: TaskRow, columns: Columns) -> _KeptRows:
-    """Rows, texts and class numbers that the task keeps."""
+def _checked(source: TaskRow, columns: Columns) -> pa.Table:
+    """Rows, texts and class numbers that the task keeps: the columns of TRAINED."""
     numbers = {label: number for number, label in enumerate(source.labels)} or {
         str(number): number for number in range(len(source.class_names))
     }
@@ -315,7 +304,7 @@ def _checked(source: TaskRow, columns: Columns) -> _KeptRows:
         labels.append(class_number)
     if not texts:
         raise InputError(f"task {source.task!r}: no rows ({source.path}).", "check path, split and filters.")
-    return _KeptRows(rows, texts, labels)
+    return pa.table([rows, texts, labels], schema=TRAINED)
 
 
 def _label_text(label: object) -> str:

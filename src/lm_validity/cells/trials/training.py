@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Literal, NamedTuple
@@ -12,12 +11,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
+from torch import Tensor
 from transformers.activations import NewGELUActivation
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from lm_validity.cells.lm_eval_internals import errors_only
-from lm_validity.cells.models.loading import LoadedWeights, keep_saved_head, load_weights, names_what_fails, say_unread
-from lm_validity.cells.models.passes import in_batches, is_out_of_memory
+from lm_validity.cells.models.loading import LoadedWeights, keep_saved_head, load_weights, names_what_fails
+from lm_validity.cells.models.passes import is_out_of_memory
 from lm_validity.cells.models.prefetch import model_folder
 from lm_validity.cells.models.scorer import SharedContextLM
 from lm_validity.cells.models.tokenizing import load_tokenizer
@@ -39,22 +39,21 @@ IGNORED = -100  # cross_entropy's label of what is not predicted
 SHARED_ROWS = frozenset(("bert", "gpt2", "llama", "mistral", "qwen2"))  # model types
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """input_ids: (rows, tokens). attention_mask: (rows, tokens), or of shared rows additive (rows, 1, tokens, tokens)
     with position_ids (rows, tokens). labels: (rows, tokens) of token ids, or one class per text; IGNORED where nothing
     is predicted; they stay on the host, which would wait for a device to count them. places: (texts, 3), row, first and
     last token of each text. tokens: without padding. first: row of the whole batch with which these rows begin."""
 
-    input_ids: torch.Tensor
-    attention_mask: torch.Tensor
-    labels: torch.Tensor
+    input_ids: Tensor
+    attention_mask: Tensor
+    labels: Tensor
     tokens: int
-    position_ids: torch.Tensor | None = None
-    places: torch.Tensor | None = None
+    position_ids: Tensor | None = None
+    places: Tensor | None = None
     first: int = 0
 
-    def inputs(self) -> dict[str, torch.Tensor]:
+    def inputs(self) -> dict[str, Tensor]:
         """What a model's forward pass is called with."""
         inputs = {"input_ids": self.input_ids, "attention_mask": self.attention_mask}
         return inputs if self.position_ids is None else inputs | {"position_ids": self.position_ids}
@@ -62,27 +61,22 @@ class Batch:
     def rows(self, start: int, stop: int) -> "Batch":
         """Some of the rows; of labelled tokens only, since classes are not by row."""
         names = ("input_ids", "attention_mask", "labels", "position_ids")
-        return replace(self, **self._changed(names, lambda tensor: tensor[start:stop]), places=None, first=start)
+        return self._changed(names, lambda tensor: tensor[start:stop])._replace(places=None, first=start)
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on a device, but for its labels."""
         names = ("input_ids", "attention_mask", "position_ids", "places")
-        return replace(self, **self._changed(names, lambda tensor: tensor.to(device, non_blocking=True)))
+        return self._changed(names, lambda tensor: tensor.to(device, non_blocking=True))
 
-    def _changed(self, names: Sequence[str], change: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {name: change(getattr(self, name)) for name in names if getattr(self, name) is not None}
-
-    def predicted_places(self) -> tuple[torch.Tensor, ...]:
-        """Row and position of each labelled token, on the device: by these logits are indexed."""
-        places = np.nonzero(self.labels.numpy() != IGNORED)
-        return tuple(torch.from_numpy(indices).to(self.input_ids.device, non_blocking=True) for indices in places)
+    def _changed(self, names: Sequence[str], change: Callable[[Tensor], Tensor]) -> "Batch":
+        return self._replace(**{name: change(getattr(self, name)) for name in names if getattr(self, name) is not None})
 
 
 class Padded(NamedTuple):
     """Token ids and attention mask (texts, longest), padded on the right."""
 
-    ids: torch.Tensor
-    mask: torch.Tensor
+    ids: Tensor
+    mask: Tensor
 
 
 def padded(sequences: Sequence[Sequence[int]], padding: int) -> Padded:
@@ -92,24 +86,29 @@ def padded(sequences: Sequence[Sequence[int]], padding: int) -> Padded:
     return Padded(pad(rows, batch_first=True, padding_value=padding), pad(masks, batch_first=True))
 
 
-def next_tokens(ids: torch.Tensor, attention: torch.Tensor) -> torch.Tensor:
+def next_tokens(ids: Tensor, attention: Tensor) -> Tensor:
     """At each position the token to predict from it; IGNORED at the end and in the padding."""
     labels = torch.full_like(ids, IGNORED)
     labels[:, :-1] = torch.where(attention[:, 1:] == 1, ids[:, 1:], IGNORED)
     return labels
 
 
-def share_rows(
-    ids: torch.Tensor, attention: torch.Tensor, labels: torch.Tensor, *, causal: bool, dtype: torch.dtype
-) -> Batch:
+def share_rows(ids: Tensor, attention: Tensor, labels: Tensor, *, causal: bool, dtype: torch.dtype) -> Batch:
     """The texts of a padded batch (texts, tokens) in as few rows as first fit finds, longest first.
 
     labels: token labels of the shape of `ids`, which move with their tokens, or (texts,), which stay. causal: a token
     sees none after it. dtype: the model's, of the additive mask.
     """
     lengths = attention.sum(dim=1).tolist()
-    places, width = _first_fit(lengths), max(lengths)
-    shape = (1 + max(row for row, _ in places), width)
+    width, filled = max(lengths), list[int]()  # tokens in each row, which holds as many as the longest text
+    places: list[tuple[int, int]] = [(0, 0)] * len(lengths)  # row and first token of each text
+    for text in sorted(range(len(lengths)), key=lambda text: -lengths[text]):
+        row = next((row for row, tokens in enumerate(filled) if tokens + lengths[text] <= width), len(filled))
+        if row == len(filled):
+            filled.append(0)
+        places[text] = (row, filled[row])
+        filled[row] += lengths[text]
+    shape = (len(filled), width)
     # numpy's slices: many small copies, for which a tensor's are ten times as slow
     shared, positions = np.full(shape, int(ids[0, 0])), np.zeros(shape, dtype=np.int64)
     owner = np.full(shape, -1)  # padding sees padding: a row without any key would be NaN
@@ -135,19 +134,6 @@ def share_rows(
         torch.from_numpy(positions),
         torch.tensor(spans),
     )
-
-
-def _first_fit(lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """(row, first token) of each text; rows hold as many tokens as the longest text."""
-    width, room_used = max(lengths), list[int]()
-    places: list[tuple[int, int]] = [(0, 0)] * len(lengths)
-    for text in sorted(range(len(lengths)), key=lambda text_number: -lengths[text_number]):
-        row = next((row for row, taken in enumerate(room_used) if taken + lengths[text] <= width), len(room_used))
-        if row == len(room_used):
-            room_used.append(0)
-        places[text] = (row, room_used[row])
-        room_used[row] += lengths[text]
-    return places
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -178,13 +164,12 @@ class ResidentModel:
             problem = f"{self.model_id}: bias.zero_shot.quantization is nf4, and bitsandbytes is missing."
             raise CellError(problem, INSTALL_NF4)
         options = four_bits(self.device) if self.quantized else {}
-        self.lm, missing, self._unread = self._load_model(LANGUAGE_MODELS[plan.architecture], None, **options)
+        self.lm, missing, _ = self._load_model(LANGUAGE_MODELS[plan.architecture], None, **options)
         keep_saved_head(self.lm)
         if missing:  # transformers draws them at random, anew in each process, and only warns
             problem = f"{self.model_id}: its weights lack {missing[0]} of a {plan.architecture} language model."
             raise CellError(problem, "check model and architecture in the sheet of language models.")
         self.classifier = self._classifier() if plan.classification.method == "head" else self.lm
-        say_unread(self.model_id, self.lm, self._unread)
         for module in [*self.lm.modules(), *self.classifier.modules()]:
             for name, child in module.named_children():
                 if isinstance(child, NewGELUActivation):  # the library's eight kernels, up to rounding
@@ -195,7 +180,12 @@ class ResidentModel:
         self.limit = min(longest, self.tokenizer.model_max_length)
         self.base = self.lm  # what adapters are put on
         self._adapted = None  # PEFT's view of the language model while it has an adapter
-        self._weights = self._unique_weights()
+        # what training changes: nothing of the model itself where only an adapter is trained
+        models = (self.lm, self.classifier) if plan.pretraining.adapter is None else ()
+        tensors = [tensor for model in models for tensor in (*model.parameters(), *model.buffers())]
+        self._weights = list({id(tensor): tensor for tensor in tensors}.values())
+        if not models:
+            self.lm.requires_grad_(requires_grad=False)
         self._pristine = [weight.detach().clone() for weight in self._weights]
 
     @cached_property
@@ -262,12 +252,11 @@ class ResidentModel:
         transformers.utils.logging.set_verbosity_error()  # it reports the head's missing weights, which are ours to set
         try:
             classes = len(self.plan.data.class_names)
-            classifier, self.fresh, unread = self._load_model(
+            classifier, self.fresh, _ = self._load_model(
                 transformers.AutoModelForSequenceClassification, labels=classes
             )
         finally:
             transformers.utils.logging.set_verbosity(verbosity)
-        self._unread = [tensor for tensor in self._unread if tensor in unread]  # what neither of the two reads
         prefix = classifier.base_model_prefix
         if self.lm.base_model_prefix != prefix or not hasattr(self.lm, prefix):
             hint = "this architecture is not supported with a linear head."
@@ -276,15 +265,6 @@ class ResidentModel:
         self.lm.tie_weights(recompute_mapping=False)  # as loading found them: a head of its own stays
         classifier.config.pad_token_id = self.tokenizer.pad_token_id
         return classifier.to(self.device)
-
-    def _unique_weights(self) -> list[torch.Tensor]:
-        """What training changes: nothing of the model itself where only an adapter is trained."""
-        if self.plan.pretraining.adapter is not None:
-            self.lm.requires_grad_(requires_grad=False)
-            return []
-        models = (self.lm, self.classifier)
-        tensors = [tensor for model in models for tensor in (*model.parameters(), *model.buffers())]
-        return list({id(tensor): tensor for tensor in tensors}.values())
 
 
 @torch.no_grad()
@@ -323,11 +303,13 @@ MAX_GRADIENT_NORM = 1.0
 class LogitsAndLabels(NamedTuple):
     """Logits (predictions, tokens or classes) of a batch, and the label of each."""
 
-    logits: torch.Tensor
-    labels: torch.Tensor
+    logits: Tensor
+    labels: Tensor
 
 
+MakeBatch = Callable[[np.ndarray], Batch]  # of the examples with these numbers
 Predict = Callable[[Batch], LogitsAndLabels]
+Settings = Pretraining | Classification
 
 
 class Trials:
@@ -336,7 +318,7 @@ class Trials:
     def __init__(self, plan: TrialPlan, task: LoadedTask, model: ResidentModel, counters: Counter[str]):
         self.plan, self.task, self.model, self.counters = plan, task, model, counters
 
-    def batch(self, ids: torch.Tensor, attention: torch.Tensor, labels: torch.Tensor) -> Batch:
+    def batch(self, ids: Tensor, attention: Tensor, labels: Tensor) -> Batch:
         """A padded batch as the model takes it, on its device."""
         return Batch(ids, attention, labels, int(attention.sum())).to(self.model.device)
 
@@ -345,20 +327,16 @@ class Trials:
         self.counters["resets"] += 1
 
     def _train(
-        self,
-        model: transformers.PreTrainedModel,
-        stage: str,
-        count: int,
-        make_batch: Callable[[np.ndarray], Batch],
-        predict: Predict,
-        settings: Pretraining | Classification,
-        seed: int,
+        self, model: transformers.PreTrainedModel, count: int, make_batch: MakeBatch, predict: Predict, seed: int
     ) -> float:
-        """Train in place; the mean loss (nats per predicted token or row) over the last epoch, dropout on.
+        """Train one of the two models in place; the mean loss (nats per predicted token or row) over the last epoch,
+        dropout on.
 
-        make_batch: of some of `count` examples, on the model's device. stage: how an error names the training. Where
-        memory runs out, the step is repeated in halves. Raises CellError for a loss that is not finite.
+        make_batch: of some of `count` examples, on the model's device. Where memory runs out, the step is repeated in
+        halves. Raises CellError for a loss that is not finite.
         """
+        pretraining = model is self.model.lm
+        settings: Settings = self.plan.pretraining if pretraining else self.plan.classification
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # weight decay on matrices only, as in the library's Trainer: not on biases and normalisation weights
         groups = [
@@ -368,7 +346,7 @@ class Trials:
         groups = [group for group in groups if group["params"]]
         optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
         total = settings.epochs * -(-count // settings.batch_size)
-        losses: list[torch.Tensor] = []
+        losses: list[Tensor] = []
         weights: list[int] = []
         rows = settings.batch_size  # per forward pass
         model.train()
@@ -406,12 +384,15 @@ class Trials:
         values = torch.stack(losses).double().cpu().numpy()
         if not np.isfinite(values).all():
             hint = "lower the learning rate."
-            raise CellError(f"task {self.task.name!r}, {stage} of {self.model.model_id}: the loss is not finite.", hint)
+            where = (
+                f"task {self.task.name!r}, {'pretraining' if pretraining else 'classifier'} of {self.model.model_id}"
+            )
+            raise CellError(f"{where}: the loss is not finite.", hint)
         last = total // settings.epochs
         return float(np.average(values[-last:], weights=weights[-last:]))
 
 
-def _backward(batch: Batch, predicted: int, scale: int, predict: Predict, rows: int) -> torch.Tensor:
+def _backward(batch: Batch, predicted: int, scale: int, predict: Predict, rows: int) -> Tensor:
     """Gradients of the mean over the whole batch times the scale, so many rows at a time; the mean."""
     total = torch.zeros((), device=batch.input_ids.device)
     for start in range(0, len(batch.input_ids), rows):
@@ -423,7 +404,7 @@ def _backward(batch: Batch, predicted: int, scale: int, predict: Predict, rows: 
     return total
 
 
-def _batches(count: int, settings: Pretraining | Classification, seed: int, *, shuffle: bool) -> Iterator[np.ndarray]:
+def _batches(count: int, settings: Settings, seed: int, *, shuffle: bool) -> Iterator[np.ndarray]:
     for epoch in range(settings.epochs):
         order = np.random.default_rng([seed, epoch]).permutation(count) if shuffle else np.arange(count)
         for start in range(0, count, settings.batch_size):
@@ -476,7 +457,7 @@ class HeadTrials(Trials):
             return self.batch(ids, attention, labels)
 
         predict = self._masked_logits if masked else self._causal_logits
-        return self._train(self.model.lm, "pretraining", len(sequences), make_batch, predict, settings, seed)
+        return self._train(self.model.lm, len(sequences), make_batch, predict, seed)
 
     def classify(self, rows: np.ndarray, arm: Arm, seed: int) -> None:
         """Train the classifier on labelled observations, from the backbone as it stands (base: pristine)."""
@@ -496,7 +477,7 @@ class HeadTrials(Trials):
             """The logits of the classes (rows, classes) and the class of each row."""
             return LogitsAndLabels(self._class_logits(batch), batch.labels)
 
-        self._train(model.classifier, "classifier", len(sequences), make_batch, predict, settings, seed)
+        self._train(model.classifier, len(sequences), make_batch, predict, seed)
 
     @torch.no_grad()
     def probabilities(self, rows: np.ndarray) -> np.ndarray:
@@ -504,26 +485,35 @@ class HeadTrials(Trials):
         sequences = [tokens for tokens, _ in self._encode(rows, self.plan.classification.max_length)]
         probabilities = np.empty((len(rows), len(self.task.class_names)), dtype=np.float32)
         order = np.argsort([len(tokens) for tokens in sequences], kind="stable")
-
-        def predict(chosen: Sequence[int]) -> None:
-            ids, attention = padded([sequences[example] for example in chosen], self.model.tokenizer.pad_token_id)
-            batch = self.batch(ids, attention, torch.zeros(len(chosen)))
-            probabilities[chosen] = self._class_logits(batch).float().softmax(dim=-1).cpu().numpy()
-            self.counters["forward_tokens"] += batch.tokens
-
-        in_batches(order.tolist(), self.plan.classification.predict_batch, predict)
+        start, size = 0, self.plan.classification.predict_batch
+        while start < len(order):  # half as many at a time from where memory runs out
+            chosen, fits = order[start : start + size], True
+            try:
+                ids, attention = padded([sequences[example] for example in chosen], self.model.tokenizer.pad_token_id)
+                batch = self.batch(ids, attention, torch.zeros(len(chosen)))
+                probabilities[chosen] = self._class_logits(batch).float().softmax(dim=-1).cpu().numpy()
+                self.counters["forward_tokens"] += batch.tokens
+            except RuntimeError as error:
+                if size == 1 or not is_out_of_memory(error):
+                    raise
+                fits = False
+            if fits:
+                start += size
+            else:  # outside `except`, whose traceback holds the tensors that did not fit
+                size //= 2
+                torch.cuda.empty_cache()
         return probabilities
 
     # ---- forward passes ---------------------------------------------------------------------------------------------
 
-    def batch(self, ids: torch.Tensor, attention: torch.Tensor, labels: torch.Tensor) -> Batch:
+    def batch(self, ids: Tensor, attention: Tensor, labels: Tensor) -> Batch:
         """A padded batch as the model takes it, on its device: texts share rows where the architecture allows it."""
         if self.model.lm.config.model_type not in SHARED_ROWS:
             return super().batch(ids, attention, labels)
         causal = self.plan.architecture == "causal"
         return share_rows(ids, attention, labels, causal=causal, dtype=self.model.lm.dtype).to(self.model.device)
 
-    def _class_logits(self, batch: Batch) -> torch.Tensor:
+    def _class_logits(self, batch: Batch) -> Tensor:
         """(texts, classes). The library's classifiers read one text per row, so shared rows go to their heads here."""
         classifier = self.model.classifier
         if batch.places is None:
@@ -541,7 +531,9 @@ class HeadTrials(Trials):
 
     def _masked_logits(self, batch: Batch) -> LogitsAndLabels:
         """Logits at the masked positions only: the vocabulary's layer is a large part of a small model's work."""
-        lm, predicted, labels = self.model.lm, batch.predicted_places(), batch.labels[batch.labels != IGNORED]
+        lm, labels, device = self.model.lm, batch.labels[batch.labels != IGNORED], batch.input_ids.device
+        places = np.nonzero(batch.labels.numpy() != IGNORED)
+        predicted = tuple(torch.from_numpy(indices).to(device, non_blocking=True) for indices in places)
         head = getattr(lm, "cls", None) or getattr(lm, "lm_head", None)
         if head is None:  # an architecture whose head has another name: the whole forward pass
             return LogitsAndLabels(lm(**batch.inputs()).logits[predicted], labels)

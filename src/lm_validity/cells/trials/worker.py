@@ -6,7 +6,6 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypedDict
@@ -44,8 +43,7 @@ QUERY = "### Text:"
 CUE = " ### Answer:"
 
 
-@dataclass(frozen=True)
-class PromptFormat:
+class PromptFormat(NamedTuple):
     """A task's prompts. characters: how much of a text is quoted."""
 
     class_names: tuple[str, ...]
@@ -84,8 +82,14 @@ class ZeroShotTrials(training.Trials):
     def __init__(self, plan: TrialPlan, task: LoadedTask, model: ResidentModel, counters: Counter[str]):
         super().__init__(plan, task, model, counters)
         self.format = PromptFormat(task.class_names, task.description, plan.classification.prompt_characters)
-        self.answers = [self._answer_tokens(name) for name in task.class_names]
-        self._check_apart()
+        self.answers: list[list[int]] = []
+        for name in task.class_names:  # two that are the same tokens, as unknown words are, would tie
+            self.answers.append(self._answer_tokens(name))
+            equal_name = task.class_names[self.answers.index(self.answers[-1])]
+            if equal_name != name:
+                where = f"task {task.name!r}: the tokenizer of {model.model_id}"
+                hint = "use other class names, or leave the model out."
+                raise CellError(f"{where} writes the classes {equal_name!r} and {name!r} as the same tokens.", hint)
         self.longest_answer = max(map(len, self.answers))
         self._prompts: dict[int, list[int]] = {}
 
@@ -101,8 +105,14 @@ class ZeroShotTrials(training.Trials):
         settings = self.plan.pretraining
         self._forget_training()
         texts = self._pretraining_texts(rows, leaks)
-        if settings.packing:
-            self._check_packed(texts)
+        if settings.packing:  # sequences may lose their end to packed_max_length, not to the model's own limit
+            limit, longest = self.model.limit, settings.max_length
+            lengths = [len(tokens) for tokens in self.model.tokenizer(texts, verbose=False)["input_ids"]]
+            if max(lengths) > limit and longest > limit:
+                where = f"task {self.task.name!r}: a packed sequence has {max(lengths)} tokens"
+                hint = "leave `packing` out of the experiment, or take a model that reads more."
+                raise CellError(f"{where}, the model reads {limit}.", hint)
+            self.counters["packed_sequences_cut"] += sum(length > longest for length in lengths)
         sequences = [tokens for tokens, _ in self.model.encode(texts, settings.max_length)]
         position = BatchPosition(seed)
         self.model.adapt(position)
@@ -110,18 +120,19 @@ class ZeroShotTrials(training.Trials):
         def make_batch(examples: np.ndarray) -> Batch:
             """The sequences of these examples, padded; begins a step of the adapter's dropout."""
             ids, attention = padded([sequences[index] for index in examples], self.model.tokenizer.pad_token_id)
-            position.begin_step(*ids.shape)
+            position.step, (position.rows, position.width), position.training = position.step + 1, ids.shape, True
+            position.length = position.width
             labels = training.next_tokens(ids, attention)
             return Batch(ids, attention, labels, int(attention.sum())).to(self.model.device)
 
         def predict(batch: Batch) -> LogitsAndLabels:
             """The logits of all positions (rows * positions, tokens) and the token that each is to predict."""
-            position.begin_micro_batch(batch.first, len(batch.input_ids))
+            position.start, position.count = batch.first, len(batch.input_ids)
             output = self.model.lm(**batch.inputs(), use_cache=False)
             return LogitsAndLabels(output.logits.flatten(0, 1), batch.labels.flatten())
 
         with layers_recomputed(self.model.lm, recompute=settings.gradient_checkpointing):
-            loss = self._train(self.model.lm, "pretraining", len(sequences), make_batch, predict, settings, seed)
+            loss = self._train(self.model.lm, len(sequences), make_batch, predict, seed)
         position.rest()
         return loss
 
@@ -158,15 +169,6 @@ class ZeroShotTrials(training.Trials):
             self._prompts[row] = tokens
         return [self._prompts[int(row)] for row in rows]
 
-    def _check_apart(self) -> None:
-        """Raise CellError for two classes that are the same tokens, as unknown words are: their scores would tie."""
-        first: dict[tuple[int, ...], str] = {}
-        for name, tokens in zip(self.task.class_names, self.answers, strict=True):
-            if (other_name := first.setdefault(tuple(tokens), name)) != name:
-                where = f"task {self.task.name!r}: the tokenizer of {self.model.model_id}"
-                hint = "use other class names, or leave the model out."
-                raise CellError(f"{where} writes the classes {other_name!r} and {name!r} as the same tokens.", hint)
-
     def _answer_tokens(self, name: str) -> list[int]:
         """Tokens of an answer as they follow the cue."""
         prompt = f"{self.format.query('text')}{CUE}"
@@ -187,16 +189,6 @@ class ZeroShotTrials(training.Trials):
             return [self.format.packed(texts[start : start + size]) for start in range(0, len(texts), size)]
         answers = [f" {self.task.class_name(row)}" for row in rows[:leaks]] + [""] * (len(rows) - leaks)
         return [self.format.prompt(text) + answer for text, answer in zip(texts, answers, strict=True)]
-
-    def _check_packed(self, texts: Sequence[str]) -> None:
-        """Count packed sequences that lose their end to packed_max_length. Raises CellError for one that would lose it
-        to the model's own limit, which the configuration does not say."""
-        limit, max_length = self.model.limit, self.plan.pretraining.max_length
-        longest = [len(tokens) for tokens in self.model.tokenizer(list(texts), verbose=False)["input_ids"]]
-        if max(longest) > limit and max_length > limit:
-            problem = f"task {self.task.name!r}: a packed sequence has {max(longest)} tokens, the model reads {limit}."
-            raise CellError(problem, "leave `packing` out of the experiment, or take a model that reads more.")
-        self.counters["packed_sequences_cut"] += sum(length > max_length for length in longest)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -237,7 +229,8 @@ class TrialWorker:
         def write(folder: Path) -> None:
             result.update(write_tables(plan, work, folder))
 
-        sidecar = stopwatch.costs(torch.device(device)) | {"counters": self._resident.take_counters()}
+        sidecar = stopwatch.costs(torch.device(device)) | {"counters": dict(self._resident.counters)}
+        self._resident.counters.clear()
         workspace.store.commit(address, result, sidecar, write)
         # only now: a job killed before the commit resumes from it
         shutil.rmtree(work, ignore_errors=True)
@@ -296,10 +289,10 @@ class ResidentWorker:
         for subsample, draw in draws.items():
             trial = _Trial(trials, subsample, draw, shared or folder)
             with must_fit(plan.language_model, "one batch of a trial", f"{MORE_MEMORY}{spared}."):
-                probabilities, losses = trial.compute()
+                probabilities = trial.compute()
             about: _About = {
                 "recipe": recipe_hash(plan.recipe()),
-                "losses": losses,
+                "losses": trial.losses,
                 "quantized": trials.model.quantized,
                 "test_hash": draw_hash(task, draw.test),
             }
@@ -313,11 +306,6 @@ class ResidentWorker:
             with replace_file(_trial_path(folder, subsample)) as temporary:
                 pq.write_table(pa.table(columns, schema=schema), temporary, compression="zstd")
             log.info("%s %s m=%d n=%d: subsample %d", plan.language_model, task.name, plan.m, plan.n, subsample)
-
-    def take_counters(self) -> dict[str, int]:
-        """What was done since the last call, for a sidecar."""
-        taken, self.counters = dict(self.counters), Counter[str]()
-        return taken
 
     def _trials(self, plan: TrialPlan, task: LoadedTask) -> training.HeadTrials | ZeroShotTrials:
         options = plan.classification
@@ -338,18 +326,12 @@ def _read_task(data: TaskData, *, unique: bool) -> LoadedTask:
     return without_duplicates(task) if unique else task
 
 
-class TrialResult(NamedTuple):
-    """Probabilities (n, classes) and pretraining loss of each arm."""
-
-    probabilities: dict[str, np.ndarray]
-    losses: dict[str, float | None]
-
-
 class _Trial:
     """One subsample's three arms."""
 
     def __init__(self, trials: training.HeadTrials | ZeroShotTrials, subsample: int, draw: Draw, shared: Path):
         self.trials, self.subsample, self.draw, self.shared = trials, subsample, draw, shared
+        self.losses: dict[str, float | None] = {"base": None}  # of pretraining, by arm, once it is computed
         plan, task = self.plan, self.task = trials.plan, trials.task
         key = (plan.language_model, task.name, plan.m, subsample)
         fixed = plan.seeds == "fixed"
@@ -357,18 +339,17 @@ class _Trial:
         self.classification_seed = FIXED_SEED if fixed else derive_seed("bias classification", *key)
         self.pretraining_seed = FIXED_SEED if fixed else derive_seed("bias pretraining", *key, plan.n)
 
-    def compute(self) -> TrialResult:
-        """Probabilities (n, classes) and pretraining loss of each arm."""
+    def compute(self) -> dict[str, np.ndarray]:
+        """Probabilities (n, classes) of each arm."""
         probabilities = {"base": self._base()}
-        losses: dict[str, float | None] = {"base": None}
         pretrained: dict[Arm, np.ndarray] = {"extra": self.draw.extra, "test": self.draw.test}
         for arm, rows in pretrained.items():
             # labels leak into the pretraining texts only where a test of this program plants them
             leaks = round(self.plan.planted_leak * len(rows)) if arm == "test" else 0
-            losses[arm] = self.trials.pretrain(rows, self.pretraining_seed, leaks)
+            self.losses[arm] = self.trials.pretrain(rows, self.pretraining_seed, leaks)
             self.trials.classify(self.draw.train, arm, self.classification_seed)
             probabilities[arm] = self._predicted(self.draw.test)
-        return TrialResult(probabilities, losses)
+        return probabilities
 
     def _base(self) -> np.ndarray:
         """The arm without pretraining, read where another job of the study has left it."""

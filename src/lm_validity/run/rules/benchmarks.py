@@ -146,7 +146,7 @@ class EvaluateModel(ScoringRule):
     name, words = "evaluate_model", "score models"
     summary = "Score an untouched model on validation and test documents."
     recipe_version = 2
-    worker = "lm_validity.cells.workers:ModelScorer"
+    worker = "lm_validity.cells.workers:Scorer"
     parts = (".validation", ".test")
 
     def cell(
@@ -401,7 +401,7 @@ class EvaluateAdapter(ScoringRule):
     name, words = "evaluate_adapter", "score adapters"
     summary = "Score the selected adapters on test documents, once."
     recipe_version = 2
-    worker = "lm_validity.cells.workers:AdapterScorer"
+    worker = "lm_validity.cells.workers:Scorer"
     reads_records = False
     protocol = "train_before_test"
 

@@ -473,11 +473,7 @@ class HeadTrials(Trials):
             ids, attention = padded([sequences[example] for example in examples], model.tokenizer.pad_token_id)
             return self.batch(ids, attention, labels[examples])
 
-        def predict(batch: Batch) -> LogitsAndLabels:
-            """The logits of the classes (rows, classes) and the class of each row."""
-            return LogitsAndLabels(self._class_logits(batch), batch.labels)
-
-        self._train(model.classifier, len(sequences), make_batch, predict, seed)
+        self._train(model.classifier, len(sequences), make_batch, self._class_logits, seed)
 
     @torch.no_grad()
     def probabilities(self, rows: np.ndarray) -> np.ndarray:
@@ -491,7 +487,7 @@ class HeadTrials(Trials):
             try:
                 ids, attention = padded([sequences[example] for example in chosen], self.model.tokenizer.pad_token_id)
                 batch = self.batch(ids, attention, torch.zeros(len(chosen)))
-                probabilities[chosen] = self._class_logits(batch).float().softmax(dim=-1).cpu().numpy()
+                probabilities[chosen] = self._class_logits(batch).logits.float().softmax(dim=-1).cpu().numpy()
                 self.counters["forward_tokens"] += batch.tokens
             except RuntimeError as error:
                 if size == 1 or not is_out_of_memory(error):
@@ -513,17 +509,17 @@ class HeadTrials(Trials):
         causal = self.plan.architecture == "causal"
         return share_rows(ids, attention, labels, causal=causal, dtype=self.model.lm.dtype).to(self.model.device)
 
-    def _class_logits(self, batch: Batch) -> Tensor:
+    def _class_logits(self, batch: Batch) -> LogitsAndLabels:
         """(texts, classes). The library's classifiers read one text per row, so shared rows go to their heads here."""
         classifier = self.model.classifier
         if batch.places is None:
-            return classifier(**batch.inputs()).logits
+            return LogitsAndLabels(classifier(**batch.inputs()).logits, batch.labels)
         row, first, last = batch.places.T
         hidden = classifier.base_model(**batch.inputs())[0]
         if self.plan.architecture == "causal":
-            return classifier.score(hidden[row, last])
+            return LogitsAndLabels(classifier.score(hidden[row, last]), batch.labels)
         pooled = classifier.base_model.pooler(hidden[row, first][:, None])
-        return classifier.classifier(classifier.dropout(pooled))
+        return LogitsAndLabels(classifier.classifier(classifier.dropout(pooled)), batch.labels)
 
     def _causal_logits(self, batch: Batch) -> LogitsAndLabels:
         logits = self.model.lm(**batch.inputs(), use_cache=False).logits

@@ -122,8 +122,7 @@ class ZeroShotTrials(training.Trials):
             ids, attention = padded([sequences[index] for index in examples], self.model.tokenizer.pad_token_id)
             position.step, (position.rows, position.width), position.training = position.step + 1, ids.shape, True
             position.length = position.width
-            labels = training.next_tokens(ids, attention)
-            return Batch(ids, attention, labels, int(attention.sum())).to(self.model.device)
+            return self.batch(ids, attention, training.next_tokens(ids, attention))
 
         def predict(batch: Batch) -> LogitsAndLabels:
             """The logits of all positions (rows * positions, tokens) and the token that each is to predict."""
@@ -225,13 +224,9 @@ class TrialWorker:
         work = workspace.work / address.folder
         self._resident.run(plan, work, shared=PRETRAIN_ON_TEST.base_arms(workspace.work))
         result: dict[str, object] = {}
-
-        def write(folder: Path) -> None:
-            result.update(write_tables(plan, work, folder))
-
         sidecar = stopwatch.costs(torch.device(device)) | {"counters": dict(self._resident.counters)}
         self._resident.counters.clear()
-        workspace.store.commit(address, result, sidecar, write)
+        workspace.store.commit(address, result, sidecar, lambda folder: result.update(write_tables(plan, work, folder)))
         # only now: a job killed before the commit resumes from it
         shutil.rmtree(work, ignore_errors=True)
 

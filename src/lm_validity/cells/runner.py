@@ -21,7 +21,7 @@ from lm_validity.config.load import Run
 from lm_validity.config.sheets import Benchmark, Model
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import write_json
-from lm_validity.run.cell import BenchmarkCell, Candidate, Cell, CheckpointRecord, Choice, Job, ModelRecord, given, label
+from lm_validity.run.cell import BenchmarkCell, Candidate, Cell, Choice, Job, ModelRecord, Prompt, given, label
 from lm_validity.run.rules import rule_of
 from lm_validity.run.rules.benchmarks import SELECT_ADAPTER, SELECT_PROMPT
 from lm_validity.run.store import Address, hold_gpus, hold_lease
@@ -87,7 +87,7 @@ def _try(cell: Cell, finish: Callable[[Cell], Entry]) -> Entry:
     except MissingCell as error:
         return Entry(cell, "missing", error=error.problem)
     except CellError as error:
-        log.error("cell failed: %s/%s/%s: %s", cell.rule, cell.model, cell.name, error)
+        log.error("cell failed: %s: %s", label(cell), error)
         return Entry(cell, "failed", error=error.problem, hint=error.hint)
 
 
@@ -211,7 +211,7 @@ PROMPT_ORDER = ("plain", "chat")  # ties go to the earlier one
 def select_prompt(workspace: Workspace, cell: BenchmarkCell) -> Choice:
     """The direct regime's prompt: the best on validation, ties to plain."""
     benchmark = workspace.run.benchmarks[cell.benchmark]
-    values = {}
+    values: dict[Prompt, float] = {}
     for direct in SELECT_PROMPT.stands_on(workspace.grid, cell):
         values[given(direct.prompt)] = workspace.finished(direct)["result"]["metrics"][benchmark.metric]["value"]
     better = 1 if benchmark.higher_is_better else -1
@@ -369,10 +369,12 @@ def read_served(path: str, digest: str) -> dict[tuple[object, ...], Served]:
 def replayed_model(run: Run, row: Model) -> ModelRecord:
     """A model's record, as `prefetch_model` writes it, without fetching anything."""
     sha = _check_listed(run, 0, {row.model, row.path}, f"model {row.model!r} ({row.path})")
-    point: CheckpointRecord = {"path": row.path, "subfolder": None, "revision": None, "digest": f"{row.path} replayed"}
+    digest, names = f"{row.path} replayed", [checkpoint.checkpoint for checkpoint in row.checkpoints]
     return {
         "model": row.model,
-        "checkpoints": {checkpoint.checkpoint: point for checkpoint in row.checkpoints},
+        "checkpoints": {
+            name: {"path": row.path, "subfolder": None, "revision": None, "digest": digest} for name in names
+        },
         "chat_template": row.instruction_tuned,
         "replay": sha,
     }

@@ -7,7 +7,7 @@ import shutil
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, get_args
@@ -233,7 +233,7 @@ class AdapterTrainer(Worker):
     """Computes the LoRA fine-tunes of a job (rule `finetune_adapter`)."""
 
     # of a benchmark and prompt, kept for the next rate: requests on validation, and the texts to train on
-    _prepared: tuple[tuple[str, str | None], Prepared, Sequence[Example]] | None = None
+    _prepared: tuple[tuple[str, str | None], Prepared, list[Example]] | None = None
 
     def _compute(self, address: Address[BenchmarkCell]) -> Computed:
         plan = self._plan(address)

@@ -177,8 +177,9 @@ def examine(
         raise CellError(f"{name}: {reading} cannot be used ({first_line(error)}).", hint) from error
     parts = (configuration, configuration.get_text_config())
     for settings in (getattr(part, "quantization_config", None) for part in parts):
-        bits = isinstance(settings, dict) and not any(key.startswith("load_in_") for key in settings)
-        if bits and (kind := settings.get("quant_method")) not in AUTO_QUANTIZATION_CONFIG_MAPPING:  # passed over
+        if not isinstance(settings, dict) or any(key.startswith("load_in_") for key in settings):
+            continue
+        if (kind := settings.get("quant_method")) not in AUTO_QUANTIZATION_CONFIG_MAPPING:  # it would be passed over
             problem = (
                 f"{name}: its config.json has a quantization_config of the kind {kind!r}, unknown to transformers."
             )

@@ -145,9 +145,8 @@ def score_prepared(lm: LanguageModel, prepared: Prepared, *, metric: str) -> Eva
     requests = zip(prepared.documents.addresses, prepared.documents.docs, prepared.requests, strict=True)
     for index, (address, doc, group) in enumerate(requests):
         member = task_of(task, doc)
-        row = {"doc_id": address, "subject": subject_of(task, doc)}
-        row |= {"correct": _item_value(member, metric, values[metric].get(index))}
-        rows.append(row | _describe(lm, member, doc, group))
+        row = _describe(lm, member, doc, group) | {"doc_id": address, "subject": subject_of(task, doc)}
+        rows.append(row | {"correct": _item_value(member, metric, values[metric].get(index))})
     items = pd.DataFrame(rows).reindex(columns=ITEMS.names[ITEMS.names.index("doc_id") :]).astype({"gold": "Int64"})
     return EvaluationResult(metrics, valued, items, prompt_digest(lm, prepared), truncated)
 

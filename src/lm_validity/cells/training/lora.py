@@ -125,10 +125,9 @@ def _reached(model: PreTrainedModel) -> dict[str, torch.nn.Module]:
 
     def note(name: str, module: torch.nn.Module, inputs: tuple[object, ...], output: object) -> None:
         """Note the module, unless it is a linear layer that returned another shape than one matrix makes."""
-        linear = isinstance(module, torch.nn.Linear) and inputs and isinstance(inputs[0], Tensor)
-        if isinstance(output, Tensor) and (
-            not linear or tuple(output.shape) == (*inputs[0].shape[:-1], module.out_features)
-        ):
+        rows = inputs[0] if inputs and isinstance(module, torch.nn.Linear) else None
+        shape = (*rows.shape[:-1], module.out_features) if isinstance(rows, Tensor) else None
+        if isinstance(output, Tensor) and shape in (None, tuple(output.shape)):
             met.add(_pattern(name))
 
     handles = [module.register_forward_hook(functools.partial(note, name)) for name, module in weighty.items()]

@@ -157,11 +157,9 @@ def _around(tokenizer: Tokenizer) -> list[list[int]]:
 # What is tried of a model's tokenizer when it is prefetched.
 
 
-def examine(
-    folder: Path, name: str, *, weights: Path, causal: bool, embeddings: int | None = None, chat: bool = False
-) -> None:
+def examine(folder: Path, name: str, *, weights: Path, causal: bool, embeddings: int | None, chat: bool) -> None:
     """Try the tokenizer of a folder on texts, beside the model in `weights`. embeddings: their number with an adapter,
-    which may have been trained with more. chat: whether questions are asked in the chat template. Raises CellError for
+    which may have been trained with more; None without one. chat: whether questions are asked in the chat template. Raises CellError for
     what cannot be used: what `load_tokenizer` says, and a token that the model has no embedding for."""
     from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 

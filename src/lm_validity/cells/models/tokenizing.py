@@ -159,8 +159,8 @@ def _around(tokenizer: Tokenizer) -> list[list[int]]:
 
 def examine(folder: Path, name: str, *, weights: Path, causal: bool, embeddings: int | None, chat: bool) -> None:
     """Try the tokenizer of a folder on texts, beside the model in `weights`. embeddings: their number with an adapter,
-    which may have been trained with more; None without one. chat: whether questions are asked in the chat template. Raises CellError for
-    what cannot be used: what `load_tokenizer` says, and a token that the model has no embedding for."""
+    which may have been trained with more; None without one. chat: whether questions are asked in the chat template.
+    Raises CellError for what cannot be used: what `load_tokenizer` says, and a token without an embedding."""
     from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
     reading, hint = f"{weights}/config.json", "correct it: a model folder is what save_pretrained writes."

@@ -13,7 +13,6 @@ from lm_validity.studies.items.report import analyze_items, items_page
 from lm_validity.studies.items.statistics import RUNS_DO_NOT_DECIDE
 from lm_validity.tables.counted import Sources
 from lm_validity.tables.formats.engine import mean_of_items
-from lm_validity.tables.formats.joining import typed_scores
 from lm_validity.tables.items import read_benchmark_items
 from lm_validity.tables.schema import ITEMS, SCORES, write_table
 from lm_validity.words import is_known
@@ -38,7 +37,7 @@ def written(folder, runs, extra=()):
         for m, run, values in every
         for n, value in enumerate(values)
     ]
-    write_table(typed_scores(pd.DataFrame(scores)), SCORES, folder / "scores.parquet")
+    write_table(pd.DataFrame(scores).astype({"run": "Int64"}), SCORES, folder / "scores.parquet")
     frame = pd.DataFrame(items).reindex(columns=ITEMS.names).astype({"run": "Int64"})
     write_table(frame, ITEMS, folder / "items.parquet")
     return folder / "scores.parquet", folder / "items.parquet"

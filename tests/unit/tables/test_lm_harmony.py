@@ -46,7 +46,7 @@ def test_a_standard_error_that_is_no_number_is_unknown_at_any_level(tmp_path, un
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("not json", "not JSON"),
+        ("not json", "as JSON"),
         ('{"direct_eval": {"t": {"m": 1%s}}, "train_before_test": {}}' % ("0" * 400), "is not a finite number"),
         ("[1]", "no scores"),
         ('{"direct_eval": {}, "train_before_test": {}}', "no scores"),

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lm_validity.config.rows import read_text
 from lm_validity.errors import InputError, first_line
-from lm_validity.files import Document, absent, check_encodable
+from lm_validity.files import Document, check_encodable
 from lm_validity.tables import schema
 from lm_validity.tables.formats.score_files import Opened, ScoreFile, date_in, model_place
 from lm_validity.tables.schema import DEFAULTS, ITEMS, SCORES, SETTINGS, SETTINGS_KEY, Claim, Facts, Item
@@ -33,7 +33,6 @@ Columns = Mapping[str, Source]
 _MEND = "mend it, or leave it out where it is unknown."
 _NUMBER = re.compile(r"\d|^\s*[+-]?(inf|nan)", re.I)  # a number as a text, which is refused
 _LAST_DATE = 253402300799.0  # the end of the year 9999, in seconds since 1970
-_LARGEST_FILE = 2**29  # bytes of a file that is read as a whole
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Values of others' files, checked before they become a column of a table.
@@ -47,32 +46,26 @@ _MADE = frozenset(SETTINGS.names) - set(SETTINGS_KEY)
 _OF_FILE = frozenset(("date", "identity", "limited", "weights", "settings", "notes", "log"))  # fields of ScoreFile
 
 
-def read_json_file(path: Path, hint: str = _MEND) -> Any:
-    """The JSON value of others' file. Raises InputError, with the hint, for what no importer could read."""
+def read_json_file(path: Path) -> Any:
+    """The JSON value of others' file. Raises InputError for what no importer could read."""
     try:
-        if (size := path.stat().st_size) > _LARGEST_FILE:
-            raise InputError(f"{path}: {size / 2**20:.0f} MiB, too large for a file of scores.", hint)
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as handle:
             document = json.loads(text := handle.read())
-    except FileNotFoundError as error:
-        raise absent(path) from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}).", hint) from error
-    except (ValueError, RecursionError, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: not JSON ({error}).", hint) from error
+    except (OSError, ValueError, RecursionError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: cannot be read as JSON ({first_line(error)}).", _MEND) from error
     if "\\ud" in text.lower():  # perhaps half of a pair of surrogates, which no table can hold
         check_encodable(json.dumps(document, ensure_ascii=False), str(path))
     return document
 
 
-def json_lines(path: Path, hint: str = _MEND) -> list[Any]:
+def json_lines(path: Path) -> list[Any]:
     """The values of a file of JSON lines. Raises InputError, with the line, for what is none."""
     values = []
-    for number, line in enumerate(read_text(path, hint).split("\n"), 1):
+    for number, line in enumerate(read_text(path, _MEND).split("\n"), 1):
         try:
             values += [json.loads(line)] if line.strip() else []
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}, line {number}: not JSON ({error}).", hint) from error
+            raise InputError(f"{path}, line {number}: not JSON ({error}).", _MEND) from error
     return values
 
 

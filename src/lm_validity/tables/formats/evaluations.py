@@ -39,7 +39,6 @@ _NO_SCORES = _ERRORS | {"std", "var"}
 _SHOTS = ("num_fewshot", "fewshot", "shots")  # of a task's arguments
 _ZSTANDARD, _HEADER = 93, 30  # the compression of a zip's member; bytes of its header before name and extra field
 _SAME = 1e-6  # of a score and the mean of its answers
-_MOST = 2**29  # bytes of a member
 # What a scorer's value counts: correct, partly, incorrect, no answer; other texts count nothing
 _VALUES = {"c": 1.0, "p": 0.5, "i": 0.0, "n": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 
@@ -49,15 +48,13 @@ def _member(path: Path, name: str) -> Any:
     try:
         with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
             entry = archive.getinfo(name)
-            if entry.file_size > _MOST:
-                raise ValueError(f"{name} is too large")
             if entry.compress_type != _ZSTANDARD:
                 return json.loads(archive.read(entry))
             file.seek(entry.header_offset)
             header = file.read(_HEADER)
             file.seek(int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little"), 1)
             packed = pa.BufferReader(file.read(entry.compress_size))
-            return json.loads(pa.input_stream(packed, compression="zstd").read(_MOST))
+            return json.loads(pa.input_stream(packed, compression="zstd").read())
     except (zipfile.BadZipFile, zlib.error, KeyError, OSError, ValueError, NotImplementedError) as error:
         raise InputError(f"{path}: not a log of Inspect ({first_line(error)}).", _LOG_HINT) from error
 
@@ -261,7 +258,7 @@ def _load(opened: Opened) -> list[Any]:
     """The evaluations of a file; samples are read with the file that they are beside."""
     path = opened.path
     if "sample_id" not in opened.document:
-        return engine.json_lines(path, _HINT) if path.suffix == ".jsonl" else [opened.document]
+        return engine.json_lines(path) if path.suffix == ".jsonl" else [opened.document]
     if not (owner := path.with_name(path.stem.removesuffix(_SAMPLES) + ".json")).is_file():
         raise InputError(f"{path}: no {owner.name} beside it, which tells model and scores.", _HINT)
     return []
@@ -275,7 +272,7 @@ def _answers(path: Path, root: Place, rows: list[Claim]) -> Iterator[Answer]:
         meant.setdefault(result["evaluation_name"], columns)
         meant[result.get("evaluation_result_id")] = columns
     seen = set[tuple[object, ...]]()
-    for number, sample in enumerate(engine.json_lines(path, _HINT), 1):
+    for number, sample in enumerate(engine.json_lines(path), 1):
         where = f"{path}, line {number}"
         name = checked("benchmark", part(sample).get("evaluation_name"), where)
         document = checked("doc_id", sample.get("sample_id") or None, where)

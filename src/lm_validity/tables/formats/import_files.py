@@ -77,9 +77,6 @@ def import_files(paths: Iterable[str | Path], output: str | Path, options: Impor
             if any(file.items is not None for file in results):
                 # replaced when everything is written: the tables belong together
                 log.items = write_items(results, stack.enter_context(replace_file(output / "items.parquet")), log)
-            elif (output / "items.parquet").exists():
-                log.notes.append(f"{output / 'items.parquet'} is of another import: these files have no items.")
-            log.name_as_given()
             log.write(scores, output)
         except InputError as error:
             raise error.reworded(log.origins) from error
@@ -193,7 +190,7 @@ def _opened(path: Path, options: ImportOptions, *, named: bool) -> Opened | None
     model, suffix = _of_place(path, options.names), Path(path.name.removesuffix(".gz")).suffix
     try:
         if suffix in (".json", ""):
-            return Opened(path, named, read_json_file(path, _HINT), model=model)
+            return Opened(path, named, read_json_file(path), model=model)
         with open(path, "rb") as handle:
             head = handle.readline(_LONGEST_LINE) if suffix == ".jsonl" else handle.read(_HEAD)
         return Opened(path, named, json.loads(head) if path.suffix == ".jsonl" else None, head, model)

@@ -31,11 +31,6 @@ def ranked(files: Iterable[ScoreFile]) -> list[ScoreFile]:
     return sorted(sorted(files, key=lambda file: str(file.path)), key=lambda file: file.rank, reverse=True)
 
 
-def typed_scores(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows with the columns of SCORES, absent ones null, and the types that nulls leave as they are."""
-    return rows.reindex(columns=SCORES.names).astype(_TYPES)
-
-
 def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     """The columns of SCORES, sorted by key, each score once; what is left out goes to `log`.
 
@@ -60,7 +55,10 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     if again.any():
         _settle(frame, frame[again], files, log)
         frame = frame[~again]
-    log.settings = _settings_table(frame)
+    made = pd.DataFrame([*frame["made"]], index=frame.index, dtype=object)
+    made = made.reindex(columns=[name for name in SETTINGS.names if name not in SETTINGS_KEY])
+    settings = frame[list(SETTINGS_KEY)].join(made)[made.notna().any(axis=1)]
+    log.settings = None if settings.empty else settings.drop_duplicates(list(SETTINGS_KEY), ignore_index=True)
     varying = [name for name in KEY if frame[name].nunique(dropna=False) > 1]
     frame = frame[SCORES.names]
     return frame.sort_values(varying, ignore_index=True, kind="stable") if varying else frame.reset_index(drop=True)
@@ -76,15 +74,7 @@ def score_frame(files: list[ScoreFile]) -> pd.DataFrame:
             rows.append({**common, **row, "made": made, "file": number})
     further = [*CLAIMS, "made", "file"]
     frame = pd.DataFrame(rows, columns=[*SCORES.names, *further], dtype=object)
-    return typed_scores(frame).assign(**{name: frame[name] for name in further})
-
-
-def _settings_table(frame: pd.DataFrame) -> pd.DataFrame | None:
-    """How each score was made, as far as its file says so; None where no file does."""
-    names = [name for name in SETTINGS.names if name not in SETTINGS_KEY]
-    said = pd.DataFrame([*frame["made"]], index=frame.index, dtype=object).reindex(columns=names)
-    table = frame[list(SETTINGS_KEY)].join(said)[said.notna().any(axis=1)]
-    return None if table.empty else table.drop_duplicates(list(SETTINGS_KEY), ignore_index=True)
+    return frame.astype(_TYPES)  # absent columns are null, and the types those that nulls leave as they are
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -46,20 +46,17 @@ def _load(opened: Opened) -> list[Document]:
     document: Document = {name: {} for name in _SECTIONS} | said
     config = document["config"]
     arguments = parse_arguments(config.get("model_args"))
-    if not arguments.get("revision") and config.get("model_revision"):
-        arguments["revision"] = str(config["model_revision"])
     seeds = (arguments.get("seed"), config.get("torch_seed"), config.get("random_seed"))
     seed = next((str(seed) for seed in seeds if seed is not None), "")
     return [document | {"arguments": arguments, "seed": seed}]
 
 
-def _point_of(document: Document, path: Path) -> Claim:
-    """Checkpoint."""
-    arguments = document["arguments"]
-    point = score_files.training_point(arguments)
-    if point["checkpoint"] == "final" and not {"revision", "step"} & set(arguments):
-        point = score_files.training_point({"revision": path.stem}, only_steps=True)
-    return point
+def _point_of(arguments: dict[str, str], path: Path) -> Claim:
+    """The checkpoint, of the arguments, else a step in the name of the file."""
+    if not {"revision", "step", "subfolder"} & set(arguments):
+        step = score_files.training_point({"revision": path.stem})["iteration"]
+        return score_files.training_point({} if step is None else {"step": str(step)})
+    return score_files.training_point(arguments)
 
 
 def _weights(arguments: dict[str, str], name: object) -> str:
@@ -204,7 +201,7 @@ LM_EVAL = Spec(
     {
         # leaderboards write the hub id where lm-eval has the kind of model
         "model": (_NAMED, "^config.model", lambda name, kind: name or (kind if "/" in str(kind) else None)),
-        "": ("^", "%", _point_of),
+        "": ("^arguments", "%", _point_of),
         "date": ("^date", engine.date_of),
         "identity": ("^", "%", _NAMED, _identity),
         "parameters_b": ("^config.model_num_parameters", lambda number: number / 1e9 if number > 0 else None),
@@ -376,7 +373,10 @@ def samples_alone(path: Path, model: str | None, log: ImportLog) -> ScoreFile:
     InputError, with the line, for a line that is no sample."""
     items = [*engine.items_of(_answers(path, (), log))]
     rows = [row for row in engine.scores_of(items) if str(row["metric"]).partition(",")[0] not in _NO_MEAN]
-    common = Claim(model=model or folder_name(path), source="lm-eval", drawn="" if _is_sampled(path) else None)
+    with open(path, encoding="utf-8") as handle:
+        requests = _requests(json.loads(next(filter(str.strip, handle), "{}")).get("arguments"))
+    drawn = any(isinstance(each, dict) and is_sampled(each) for request in requests for each in request)
+    common = Claim(model=model or folder_name(path), source="lm-eval", drawn="" if drawn else None)
     identity = {} if model else score_files.folder_identity(path)
     return ScoreFile(path, rows, common, date_in(path.stem), identity=identity, items=items.copy)
 
@@ -398,13 +398,6 @@ def samples_beside(path: Path, model: str | None, results: list[ScoreFile], log:
     return ScoreFile(
         path, [], common, date, limited=best.limited, items=lambda: engine.items_of(_answers(path, scored, log))
     )
-
-
-def _is_sampled(path: Path) -> bool:
-    """Whether the first line's request has a temperature."""
-    with open(path, encoding="utf-8") as handle:
-        requests = _requests(json.loads(next(filter(str.strip, handle))).get("arguments"))
-    return any(isinstance(each, dict) and is_sampled(each) for request in requests for each in request)
 
 
 def _answers(path: Path, scored: Sequence[str], log: ImportLog) -> Iterator[Answer]:

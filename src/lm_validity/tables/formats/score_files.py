@@ -121,14 +121,6 @@ class ImportLog:
             text = text.replace(unpacked, archive)
         return text
 
-    def name_as_given(self) -> None:
-        """Call what was unpacked by the paths of the archives, in all that is said."""
-        self.notes += [
-            f"{text}: {count(len(paths), 'file')}, such as {paths[0]}." for text, paths in self.noted.items()
-        ]
-        self.skipped = [(self.as_given(path), self.as_given(reason)) for path, reason in self.skipped]
-        self.repeated, self.notes = ([*map(self.as_given, texts)] for texts in (self.repeated, self.notes))
-
     @property
     def groups(self) -> dict[str, str]:
         """Of benchmarks that are groups, one of their tasks."""
@@ -185,7 +177,13 @@ class ImportLog:
         return [*lines, *notes, *([f"And {count(further, 'further line')} in import.json."] if further else []), *last]
 
     def write(self, scores: pd.DataFrame, output: Path) -> None:
-        """Write the scores as scores.parquet and all of this as import.json under `output`."""
+        """Write the scores as scores.parquet and all of this as import.json under `output`, in which what was unpacked
+        is called by the paths of the archives."""
+        self.notes += [
+            f"{text}: {count(len(paths), 'file')}, such as {paths[0]}." for text, paths in self.noted.items()
+        ]
+        self.skipped = [(self.as_given(path), self.as_given(reason)) for path, reason in self.skipped]
+        self.repeated, self.notes = ([*map(self.as_given, texts)] for texts in (self.repeated, self.notes))
         write_table(scores, SCORES, output / "scores.parquet")
         if self.reading:
             write_text(output / "reading.yaml", self.reading)
@@ -328,13 +326,12 @@ def parse_arguments(arguments: object) -> dict[str, str]:
     return {}
 
 
-def training_point(arguments: dict[str, str], *, only_steps: bool = False) -> Claim:
+def training_point(arguments: dict[str, str]) -> Claim:
     """The point of training that `revision`, `subfolder` and `step` name; `final` for none of them and for `main`.
 
     The checkpoint has the revision's own name, so that two revisions of one model stay apart. Its iteration and its
     tokens are what that name says: `step1000`, `iter_1000`, `stage1-step1000-tokens4B`. Steps of a later stage of
-    training are counted from that stage's beginning and give no iteration. `only_steps`: what names no step is `final`,
-    and a step is the checkpoint's name.
+    training are counted from that stage's beginning and give no iteration.
     """
     names = [arguments.get(name, "") for name in ("revision", "subfolder")]
     names = [name for name in names if name.lower() not in _FINISHED]
@@ -348,8 +345,6 @@ def training_point(arguments: dict[str, str], *, only_steps: bool = False) -> Cl
     later = _LATER_STAGE.search(name)
     steps, tokens = _STEPS.findall(name), _TOKENS.findall(name)
     iteration = int(steps[-1]) if steps and not later else None
-    if only_steps:
-        return _point() if iteration is None else _point(f"step{iteration}", iteration)
     return _point(name, iteration, float(tokens[-1]) if tokens and not later else None)
 
 

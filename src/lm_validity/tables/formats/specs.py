@@ -124,7 +124,11 @@ def _lighteval(root: Place) -> Entries:
     for key, inside in members.items():
         suite, name, shots = tasks[key]
         configs = [_lighteval_task(root.root, task) for task in inside]
-        is_written = any(_is_written(results[task], config) for task, config in zip(inside, configs, strict=True))
+        is_written = any(  # whether answers are texts, which may be sampled
+            config.get("generation_size", 2) not in (-1, 0, 1, None)
+            and not all(_LIKELIHOOD.fullmatch(name.removesuffix("_stderr")) for name in results[task])
+            for task, config in zip(inside, configs, strict=True)
+        )
         shared = {
             "benchmark": name.removesuffix(_AVERAGE),
             "suite": suite or None,
@@ -151,12 +155,6 @@ def _lighteval_task(document: Document, key: str) -> Document:
     without_shots = key.rpartition("|")[0]
     keys = (key, without_shots, without_shots.rpartition("|")[2])
     return next(filter(None, (part(document, "config_tasks", name) for name in keys)), {})
-
-
-def _is_written(metrics: Document, config: Document) -> bool:
-    """Whether the answers to a task are texts, which may be sampled."""
-    choices = all(_LIKELIHOOD.fullmatch(name) for name in metrics if not name.endswith("_stderr"))
-    return not choices and config.get("generation_size", 2) not in (-1, 0, 1, None)
 
 
 def _total(configs: list[Document], name: str) -> int | None:
@@ -371,7 +369,6 @@ OLMES = Spec(
 # ---- train before test: {train_before_test | direct_eval}[_stderr] -> benchmark -> model id -> number ----------------
 
 _BLOCKS = {"direct": "direct_eval", "train_before_test": "train_before_test"}
-_AUTHORS_FILE = "is it the authors' notebooks/all_results.json?"
 
 
 def _harmony(root: Place) -> Entries:
@@ -393,7 +390,7 @@ LM_HARMONY = Spec("lm-harmony", ("direct_eval|train_before_test",), _harmony)
 def read_lm_harmony(path: str | Path) -> pd.DataFrame:
     """The columns of SCORES of a file of the train-before-test authors, in the order of the file. Raises InputError,
     with the place, for a file that is none and for a score that is not a finite number."""
-    document = engine.read_json_file(Path(path), _AUTHORS_FILE)
+    document = engine.read_json_file(Path(path))
     return score_frame(LM_HARMONY.read(Opened(Path(path), named=True, document=document)))[SCORES.names]
 
 

@@ -31,10 +31,8 @@ def test_runs_of_several_seeds_and_items_without_a_value():
     noise = statistics.run_noise(values, [(0, 0), (0, 1), (1, 0), (1, 1)])
     assert (noise.runs, noise.freedom) == (4, 2)
     assert noise.total == pytest.approx(0.125 / 4) and noise.sampled == pytest.approx(0.25 / 2 / 4)
-    assert (
-        statistics.run_noise(values[:1], [(0, 0)]) is None
-        and statistics.run_noise(values[::2], [(0, 0), (1, 0)]) is None
-    )
+    for rows, runs in ((slice(1), [(0, 0)]), (slice(None, None, 2), [(0, 0), (1, 0)])):
+        assert statistics.run_noise(values[rows], runs) is None
 
 
 def test_the_number_of_runs_from_which_only_items_help():
@@ -61,9 +59,8 @@ def test_the_error_is_right_for_other_items_and_other_runs(shock):
 def test_errors_from_scores_alone():
     """s = .084 and d = .042 of ten runs: sqrt(.084² - .042² + .042² / 10)."""
     assert statistics.error_of_mean(0.084, 0.042, 10) == pytest.approx(np.sqrt(0.084**2 - 0.9 * 0.042**2))
-    assert statistics.error_of_mean(0.05, 0.08, 4) == pytest.approx(
-        np.sqrt(0.05**2 / 2 + 0.04**2)
-    )  # runs share something
+    shared = np.sqrt(0.05**2 / 2 + 0.04**2)  # runs share something
+    assert statistics.error_of_mean(0.05, 0.08, 4) == pytest.approx(shared)
     assert statistics.error_of_mean(0.05, np.nan, 1) == 0.05
     assert np.isnan(statistics.error_of_mean(np.nan, 0.05, 3))
 
@@ -99,8 +96,7 @@ def test_an_interval_of_items_that_all_agree_has_a_width():
     found = statistics.pass_hat_k(np.full(30, 4), np.full(30, 4), 4)
     low, high = found.interval
     assert found.value == high == 1 and 0.7 < low < 0.95
-    exact = binomtest(30, 30).proportion_ci(method="exact")
-    assert low <= exact.low + 0.05
+    assert low <= binomtest(30, 30).proportion_ci(method="exact").low + 0.05
 
 
 @pytest.mark.parametrize(("runs", "k"), [(4, 1), (4, 2), (8, 4)])
@@ -117,9 +113,8 @@ def test_the_interval_of_pass_hat_k_holds(runs, k):
 
 
 def test_p_above_chance():
-    p = statistics.p_above_chance(
-        np.array([0.25, 0.25 + 1.644854 * 0.02, 0.3, 0.2, np.nan]), np.array([0.02, 0.02, 0, 0, 0.1]), 0.25
-    )
+    scores, errors = np.array([0.25, 0.25 + 1.644854 * 0.02, 0.3, 0.2, np.nan]), np.array([0.02, 0.02, 0, 0, 0.1])
+    p = statistics.p_above_chance(scores, errors, 0.25)
     np.testing.assert_allclose(p, [0.5, 0.05, 0, 1, np.nan], atol=1e-6)
     # p = .03 each: above chance alone, not beside another; an unknown one is not counted
     assert statistics.models_above_chance([0.25 + 1.88 * 0.02], [0.02], 0.25) == 1

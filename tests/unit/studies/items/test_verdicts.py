@@ -43,9 +43,7 @@ def test_an_untested_benchmark_is_not_known_and_counts_in_no_correction():
 
 def test_holm_over_benchmarks_for_each_claim():
     # p of no difference: .0209, and .5 four times; Holm: .0209 * 5 > .05
-    tests = [statistics.StudentTest(-0.02, 0.02 / 2.31, np.inf)] + [
-        statistics.StudentTest(-0.002, 0.002 / 0.6745, np.inf)
-    ] * 4
+    tests = [statistics.StudentTest(x, x / z, np.inf) for x, z in ((-0.02, -2.31), *[(-0.002, -0.6745)] * 4)]
     assert decisions(tests[:1], [None]) == ["worse"]
     assert decisions(tests, [None] * 5) == ["not known"] * 5
     # the margin as the true loss: z = 2.4, p = .0164; alone it is refused, of five it is not
@@ -59,9 +57,9 @@ def test_what_would_decide_is_the_nearer_claim():
     # -0.004 with 5,000 items, standard error .004: nothing is known within a margin of .01
     (found,) = judged([statistics.StudentTest(-0.004, 0.004, np.inf)], [0.01], [5000])
     assert found.decision == "not known"
-    nearest = 0.006  # from the observed loss to the margin; to zero it is .004
     shift = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)
-    assert found.items_needed == np.ceil((shift * 0.004 / nearest) ** 2 * 5000)
+    # .006 from the observed loss to the margin; to zero it is .004
+    assert found.items_needed == np.ceil((shift * 0.004 / 0.006) ** 2 * 5000)
 
 
 def test_the_joint_verdict_is_that_of_the_mean_and_of_one_benchmark_its_own_interval():
@@ -80,9 +78,8 @@ def test_another_run_or_another_item():
     part, test = statistics.SamplingPart(0.00008, 0.00032, np.inf), statistics.StudentTest(0.02, 0.01, np.inf)
     room = (0.02 / (stats.norm.ppf(0.975) + stats.norm.ppf(0.8))) ** 2 - 0.00002
     assert part.runs_needed(test, 0.02) == np.ceil(0.00032 / room) == 11
-    assert (
-        part.runs_needed(test, 0.012) is statistics.RUNS_DO_NOT_DECIDE
-    )  # .0000183 < .00002: the items alone are too few
+    # .0000183 < .00002: the items alone are too few
+    assert part.runs_needed(test, 0.012) is statistics.RUNS_DO_NOT_DECIDE
     (found,) = judged([statistics.StudentTest(0.018, 0.01, np.inf)], [None], [500], [part])
     assert found.decision == "not known" and found.runs_needed == np.ceil(0.00032 / (0.81 * (room + 0.00002) - 0.00002))
     (found,) = judged([statistics.StudentTest(0.018, 0.01, np.inf)], [None], [500])

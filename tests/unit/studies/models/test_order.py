@@ -10,8 +10,7 @@ from lm_validity.studies.models.order import LEAST_BENCHMARKS, Leads, leads_over
 
 def ranks(scores, clusters=None):
     """The order of models by standardised scores."""
-    leads = leads_over_benchmarks(scores, clusters, standardised=True)
-    return order_of(leads)
+    return order_of(leads_over_benchmarks(scores, clusters, standardised=True))
 
 
 def by_errors(scores, errors):
@@ -78,8 +77,7 @@ def test_so_many_more_benchmarks_would_decide():
     rng = np.random.default_rng(4)
     scores = np.array([0.0, 0.4])[:, None] + rng.normal(size=(2, 10))
     leads = leads_over_benchmarks(scores, standardised=False)
-    n = np.full((2, 2), 10.0)
-    more = more_to_decide(leads, n)[0, 1]
+    more = more_to_decide(leads, np.full((2, 2), 10.0))[0, 1]
     spread, gap = leads.error[0, 1] * np.sqrt(10), abs(leads.lead[0, 1])
     power = stats.norm.sf(stats.norm.isf(0.025) - gap / spread * np.sqrt(10 + more))
     assert power == pytest.approx(0.8, abs=0.02)

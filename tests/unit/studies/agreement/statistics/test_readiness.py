@@ -55,10 +55,8 @@ def test_with_families_of_one_the_second_test_is_hc2_with_bell_and_mccaffreys_de
 def test_p_and_interval_never_contradict_each_other():
     """Groups of three models, one in each of three large families: p and interval came from tests that disagreed."""
     rng = np.random.default_rng(10)
-    families = np.repeat(np.arange(12), [8, 7, 6, 5, 4, 3, 2, 1, 1, 1, 1, 1])
-    group = np.zeros(len(families))
-    group[[7, 14, 20]] = 1
-    close = 0
+    families, close = np.repeat(np.arange(12), [8, 7, 6, 5, 4, 3, 2, 1, 1, 1, 1, 1]), 0
+    group = np.isin(np.arange(len(families)), [7, 14, 20]).astype(float)
     for _ in range(60):
         terms = compute_terms(10 ** rng.uniform(21, 24, len(families)), KNOTS)
         scores = 0.04 * rng.standard_normal(12)[families] + 0.03 * rng.standard_normal(len(families))
@@ -126,9 +124,7 @@ SIZES = [(12, 6, 3), (20, 6, 3), (53, 6, 3), (20, 20, 8), (53, 20, 8)]
 @pytest.mark.slow
 @pytest.mark.parametrize(("models", "families", "inside"), SIZES)
 def test_false_alarms_stay_within_five_percent(models, families, inside):
-    worlds = 1000 if families < 20 else 400
-    rng = np.random.default_rng([models, families])
-    refused = 0
+    worlds, refused, rng = 1000 if families < 20 else 400, 0, np.random.default_rng([models, families])
     for _ in range(worlds):
         terms, group, of, direct, after = world(rng, models, families, inside)
         refused += group_effect(after - direct, group, terms, of).p <= 0.05
@@ -142,10 +138,8 @@ def test_false_alarms_stay_within_five_percent(models, families, inside):
 )
 def test_the_papers_effect_is_found(models, families, inside, power):
     """0.17 on GSM8K, and an interval of 95% that holds it."""
-    worlds = 100
-    rng = np.random.default_rng([models, families, 1])
-    found = []
-    for _ in range(worlds):
+    rng, found = np.random.default_rng([models, families, 1]), []
+    for _ in range(100):
         terms, group, of, direct, after = world(rng, models, families, inside, gap=0.17)
         found.append(group_effect(after - direct, group, terms, of))
     assert np.mean([one.p <= 0.05 for one in found]) > power

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from lm_validity.config.rows import parse_group
 from lm_validity.config.sections import Cards
 from lm_validity.files import write_json, write_text
 from lm_validity.pages import svg as draw
@@ -109,12 +108,19 @@ class Card:
 
 
 def make_card(sources: facts.CardSources, benchmark: str) -> Card:
-    """The card of a benchmark that has scores."""
+    """The card of a benchmark that has scores, with a panel for each question that the data answer."""
     rows = facts.card_rows(sources, benchmark)
     verdict = facts.make_verdict(rows, sources.settings)
-    panels, source = card_panels(sources, benchmark, rows, verdict), sources.source or "these results"
+    panels = (
+        _ranks_panel(rows, verdict),
+        _apart_panel(rows, verdict, sources.settings),
+        _scores_panel(sources, benchmark, rows),
+        _gap_panel(rows),
+        _training_panel(sources, benchmark, rows, verdict),
+    )
     is_own = trained_here(sources.counted.rows[sources.counted.rows["benchmark"] == benchmark])
-    return Card(benchmark, source, rows, verdict, panels, sources.notes(benchmark), is_own)
+    answered, source = [panel for panel in panels if panel is not None], sources.source or "these results"
+    return Card(benchmark, source, rows, verdict, answered, sources.notes(benchmark), is_own)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -188,19 +194,6 @@ def mean_curve(frame: pd.DataFrame) -> MeanCurve:
 # The panels of a card.
 
 
-def card_panels(sources: facts.CardSources, benchmark: str, rows: Rows, verdict: facts.Verdict) -> list[Panel]:
-    """Up to five questions, the first of those that the data answer."""
-    made = (
-        _ranks_panel(rows, verdict),
-        _apart_panel(rows, verdict, sources.settings),
-        _scores_panel(sources, benchmark, rows),
-        _lead_panel(rows),
-        _gap_panel(rows),
-        _training_panel(sources, benchmark, rows, verdict),
-    )
-    return [panel for panel in made if panel is not None][:5]
-
-
 def _drawn(rows: Rows, label: str, lines: Iterable[tuple[str, Row]], unit: str = "",
            dashed: Sequence[float] = ()) -> Markup:  # fmt: skip
     """Numbers of the card, each on its interval in the line of its name, in the colour of its protocol."""
@@ -264,22 +257,6 @@ def _scores_panel(sources: facts.CardSources, benchmark: str, rows: Rows) -> Pan
     words = range_words(rows, {str(name): part["value"].to_numpy() for name, part in frame.groupby("protocol")})
     picture = Points("parameters", "score", draw.NAMES, "Scores by number of parameters", height=110).draw(dots).svg
     return Panel("What do scores look like?", f"{words}; {count(frame['model'].nunique(), 'model')}", picture)
-
-
-def _lead_panel(rows: Rows) -> Panel | None:
-    """The lead of a group at equal compute, direct and after; the interval in words is of the change."""
-    leads = [*facts.by_protocol(rows, "lead").values()]
-    change = facts.known(rows, "readiness_change")
-    if change is None or len(leads) < len(PROTOCOLS):
-        return None
-    pair = ", after training ".join(
-        f"{'leads' if (row.value or 0.0) >= 0 else 'trails'} by {draw.points(abs(row.value or 0.0))}" for row in leads
-    )
-    group, ends = parse_group(str(change.said["group"])).words, ends_of(change)
-    interval = "no interval" if ends is None else f"95% of the change: {' to '.join(draw.points_apart(ends))}"
-    lines = [(draw.NAMES[str(row.protocol)], row) for row in leads]
-    picture = _drawn(rows, f"Lead of {group} at equal compute, in points", lines, POINTS)
-    return Panel(f"Do {group} lead?", f"**{pair}** points at equal compute ({interval})", picture)
 
 
 def _gap_panel(rows: Rows) -> Panel | None:

@@ -28,8 +28,7 @@ from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, replace_file, write_json, write_text
 from lm_validity.run.scoring import named_files
-from lm_validity.site.cards.card import FOLDER as CARDS
-from lm_validity.site.cards.card import folder_name
+from lm_validity.site.cards import card as cards
 from lm_validity.site.gather import Given
 from lm_validity.site.report import report_site
 from lm_validity.tables.merge import Merger
@@ -44,21 +43,18 @@ _TABLES = {"scores": SCORES, "items": ITEMS, "selections": SELECTIONS}
 @dataclass(frozen=True)
 class OwnTask:
     """A task file beside a configured run. `row`: its row of the benchmarks sheet, as texts. `trains`: whether it has
-    documents to train on; without, it is scored direct only."""
+    documents to train on; without, it is scored direct only. `results`: of the task's run, `<run>-<benchmark>`, beside
+    those of the configured run."""
 
     base: Run
     row: dict[str, str]
     trains: bool
+    results: Path
 
     @property
     def name(self) -> str:
         """The name of the benchmark that the task becomes."""
         return self.row["benchmark"]
-
-    @property
-    def results(self) -> Path:
-        """Results of the task's run: `<run>-<benchmark>`, beside those of the configured run."""
-        return _results(self.base, self.name)
 
     @property
     def folder(self) -> Path:
@@ -101,11 +97,11 @@ def read_own_task(path: Path, configfile: Path) -> OwnTask:
             f"{path}: {base.configuration.benchmarks} has a benchmark {name!r}.",
             "give the task another name, or run the workflow for the benchmark of the sheet.",
         )
-    _check_id(path, name, base)
-    folder = path.parent
+    results, folder = base.results.with_name(f"{base.name}-{name}"), path.parent
+    _check_id(path, name, results)
     copied = folder.resolve() == Path.cwd()
     if copied:
-        folder = _copy_task(path, _results(base, name) / "task")
+        folder = _copy_task(path, results / "task")
     try:
         record, trains = find_own_task(path, name, folder)
         metric = _main_metric(path, record.higher_is_better)
@@ -116,7 +112,7 @@ def read_own_task(path: Path, configfile: Path) -> OwnTask:
                 folder.parent.rmdir()
         raise
     row = {"benchmark": name, "task": name, "include_path": str(folder), "output_type": record.output_type}
-    return OwnTask(base, row | metric, trains)
+    return OwnTask(base, row | metric, trains, results)
 
 
 def write_run(task: OwnTask) -> Run:
@@ -172,7 +168,7 @@ def write_own_report(task: OwnTask) -> list[str]:
         lines.append(
             f"Not finished in the run {task.base.name}, so not in the report: {count(len(merger.missing), 'cell')}."
         )
-    card = report / CARDS / folder_name(task.name)
+    card = report / cards.FOLDER / cards.folder_name(task.name)
     return [*lines, read_json(card / "card.json")["verdict"]["sentence"], f"The card: {card / 'index.html'}"]
 
 
@@ -201,10 +197,6 @@ def _all_splits(task: OwnTask) -> Path:
 # ---- checks ----------------------------------------------------------------------------------------------------------
 
 
-def _results(base: Run, benchmark: str) -> Path:
-    return base.results.with_name(f"{base.name}-{benchmark}")
-
-
 def _check_base(base: Run, configfile: Path) -> None:
     if not {*STUDIES} & {*base.configuration.studies}:
         raise InputError(
@@ -221,13 +213,12 @@ def _check_base(base: Run, configfile: Path) -> None:
             )
 
 
-def _check_id(path: Path, name: str, base: Run) -> None:
+def _check_id(path: Path, name: str, results: Path) -> None:
     try:
         Benchmark.model_validate({"benchmark": name})
     except ValidationError as error:
         context = error.errors()[0]["ctx"]
         raise InputError(f"{path}: task {name!r}: {context['problem']}.", context["hint"]) from None
-    results = _results(base, name)
     if results.exists() and not ((results / "card").is_dir() or (results / "task").is_dir()):
         raise InputError(f"{results}: the folder of another run.", "give the task another name.")
 

@@ -114,9 +114,8 @@ def test_a_tuned_model_goes_on_from_its_parent_and_learns_dialogues(folder, tmp_
     text = tokenizer.apply_chat_template(messages, tokenize=False)
     assert text == "User : Pick the job of x Bot : baker "
     inputs = tokenizer(next(dialogues(WORLD, "science", random.Random(1))), return_tensors="pt")["input_ids"]
-    models = (
-        AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype=torch.float32) for name in ("web", "web-chat")
-    )
+    load = AutoModelForCausalLM.from_pretrained
+    models = (load(tmp_path / name, dtype=torch.float32) for name in ("web", "web-chat"))
     before, after = (model(input_ids=inputs, labels=inputs).loss.item() for model in models)
     assert after < before - 0.5
     found = {point["iteration"]: point["tokens"] for point in points_of(tmp_path / "web-chat")}
@@ -127,9 +126,7 @@ def test_a_tuned_model_goes_on_from_its_parent_and_learns_dialogues(folder, tmp_
     ("settings", "error", "problem"),
     [({"batch_documents": 2}, CellError, "not finite"), ({"seed": 6}, InputError, "not the world of these settings")],
 )
-def test_a_diverging_loss_or_the_world_of_other_settings_leaves_nothing(
-    folder, tmp_path, monkeypatch, settings, error, problem
-):
+def test_what_cannot_be_trained_leaves_nothing(folder, tmp_path, monkeypatch, settings, error, problem):
     row = pool_row("llama", steps=20, checkpoint_every=None, learning_rate=0.9)
     monkeypatch.setattr("lm_validity.cells.training.miniature.learning_rate", lambda row, step: 1e30)
     with pytest.raises(error, match=problem):

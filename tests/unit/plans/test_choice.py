@@ -35,8 +35,7 @@ def test_a_reduction_is_what_a_regression_on_the_cell_explains(tables):
 
 def many_cells(draws: int, seed: int) -> np.ndarray:
     """16 models of unlike ability × 12 benchmarks, of which only the first two can be chosen: most stays unsure."""
-    rng = np.random.default_rng(seed)
-    return np.linspace(-1, 1, 16)[:, None] + rng.normal(size=(draws, 16, 12))
+    return np.linspace(-1, 1, 16)[:, None] + np.random.default_rng(seed).normal(size=(draws, 16, 12))
 
 
 @pytest.mark.parametrize(("draws", "least", "most"), [(280, 1.0, 1.4), (4000, 0.97, 1.06)])
@@ -91,8 +90,7 @@ def test_hours_decide_between_cells_that_say_as_much_and_none_is_chosen_that_mus
     tables[:, 0, 1] = tables[:, 0, 0]
     hours = np.full((5, 3), np.inf)
     hours[0, :2] = 2.0, 1.0
-    steps = list(CellChoice(tables).steps(hours, EVERYONE))
-    assert [(one.model, one.benchmark) for one in steps] == [(0, 1)]
+    assert [(one.model, one.benchmark) for one in CellChoice(tables).steps(hours, EVERYONE)] == [(0, 1)]
     hours[:, :2] = 1.0
     chosen = [(one.model, one.benchmark) for one in CellChoice(tables).steps(hours, EVERYONE, most_hours=3.5)]
     assert len(chosen) == len(set(chosen)) == 3

@@ -208,9 +208,7 @@ def test_no_plan_comes_of_documents_that_are_not_counted(made_up, monkeypatch, l
 
 
 @pytest.mark.parametrize(("goal", "error"), [("rank=2", SystemExit), (None, InputError)])
-def test_a_workflow_that_fails_ends_the_rounds_with_its_code_and_none_runs_for_nothing(
-    measured, monkeypatch, goal, error
-):
+def test_a_workflow_that_fails_ends_the_rounds_and_none_runs_for_nothing(measured, monkeypatch, goal, error):
     before, calls = Path("replay/plan.tsv").read_bytes(), []
     monkeypatch.setattr(command, "run_to_its_end", lambda _: calls.append(_) or 3)
     with pytest.raises(error) as caught:

@@ -50,9 +50,9 @@ def test_all_tasks_at_the_ceiling_have_no_interval_and_say_why(report):
     assert any("4 of 4 tasks at the ceiling or the floor" in note for note in page["notes"])
 
 
-def of_first(table):
-    """The rows of the first task after reading the test's texts."""
-    return (table["task"] == "task0") & (table["arm"] == "test")
+def lifted(table):
+    """38 right answers of the first task after reading the test's texts."""
+    return table.assign(correct=table["correct"].mask((table["task"] == "task0") & (table["arm"] == "test"), 38))
 
 
 FOUND = "Having read the test's texts changes scores"
@@ -65,11 +65,7 @@ FOUND = "Having read the test's texts changes scores"
         ({"tasks": 6, "shift": {"test": -0.8}}, FOUND, "It lowers scores:"),
         ({"seed": 2}, "No effect found", "No effect found:"),
         ({"tasks": 1}, "Not known:", "Not known:"),
-        (
-            {"change": lambda table: table.assign(correct=table["correct"].where(~of_first(table), 38))},
-            f"{FOUND} on 1 of 4 tasks, not shown",
-            "On 1 of 4 tasks, not shown",
-        ),
+        ({"change": lifted}, f"{FOUND} on 1 of 4 tasks, not shown", "On 1 of 4 tasks, not shown"),
         ({"arms": ("base", "extra")}, "Not measured:", None),
     ],
 )
@@ -85,8 +81,7 @@ def test_the_page_begins_with_what_the_interval_over_tasks_decides(report, layou
     for picture in (shown["svg"], page["picture"]["svg"]):
         label = re.search('aria-label="([^"]*)"', picture)[1]
         assert all(number in label for number in printed)
-    for said in (page["lede"]["sentence"], shown["sentence"]):
-        assert len(said.split()) <= 18
+    assert all(len(said.split()) <= 18 for said in (page["lede"]["sentence"], shown["sentence"]))
 
 
 def test_several_experiments_are_counted_and_never_pooled(rows):
@@ -113,19 +108,12 @@ def test_several_experiments_are_counted_and_never_pooled(rows):
         assert "raises scores in 1 and lowers them in 1 of 2 experiments" in words and len(words.split()) <= 18
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
-        {"models": 1},
-        {"tasks": 1},
-        {"subsamples": 1},
-        {"models": 1, "tasks": 1, "subsamples": 1, "sizes": (40,)},
-        {"arms": ("extra", "test")},
-        {"arms": ("base", "extra")},
-    ],
-)
+LAYOUTS = [{"models": 1}, {"tasks": 1}, {"subsamples": 1}, {"models": 1, "tasks": 1, "subsamples": 1}]
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, {"arms": ("extra", "test")}, {"arms": ("base", "extra")}])
 def test_incomplete_data_are_reported_with_what_is_missing(report, layout):
-    rows, page = report(**({"sizes": (40,)} | layout))
+    rows, page = report(sizes=(40,), **layout)
     notes = " ".join(page["notes"])
     assert all(row.value is not None or row.text is not None or row.reason for row in rows)
     if "models" in layout:

@@ -1,7 +1,6 @@
 """Makes `signal_world` importable, and one world that several tests read."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,4 @@ from signal_world import Files, World, write_world
 @pytest.fixture(scope="session")
 def rising(tmp_path_factory) -> Files:
     """Two benchmarks: one that rises with ability, one of pure noise."""
-    world = World()
-    noise = replace(world, benchmark="noise", rise=0.0, seed=1)
-    return write_world(tmp_path_factory.mktemp("rising"), world, noise)
+    return write_world(tmp_path_factory.mktemp("rising"), World(), World(benchmark="noise", rise=0.0, seed=1))

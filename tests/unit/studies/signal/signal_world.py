@@ -1,8 +1,8 @@
 """Small generated worlds: items tables, scores tables and models sheets with a known structure."""
 
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,8 +24,7 @@ MODELS = {  # name: (size, architecture, training data, ability)
 }
 
 
-@dataclass(frozen=True)
-class World:
+class World(NamedTuple):
     """What a generated benchmark is like. `rise`: how far ability moves the gold answer; 0 is pure noise."""
 
     benchmark: str = "facts"
@@ -59,6 +58,14 @@ def item_rows(world: World) -> pd.DataFrame:
     return rows.assign(benchmark=world.benchmark, protocol="direct", prompt="plain", split="test")
 
 
+def with_fewer_choices(items: pd.DataFrame, few, number: int) -> pd.DataFrame:
+    """The items, of which `few` (rows,) have so many choices only."""
+    names = items.columns[items.columns.str.contains("^choice_|^unconditional_")]
+    pairs = {name: zip(items[name], few, strict=True) for name in names}
+    cut = {name: [values[:number] if one else values for values, one in pairs[name]] for name in names}
+    return items.assign(**cut, gold=items["gold"].mask(few, 0))
+
+
 def score_rows(items: pd.DataFrame) -> pd.DataFrame:
     """The scores table that belongs to an items table."""
     keys = ["model", "checkpoint", "iteration", "tokens_b", "benchmark", "protocol", "prompt", "split"]
@@ -68,15 +75,11 @@ def score_rows(items: pd.DataFrame) -> pd.DataFrame:
 
 
 def models_sheet() -> pd.DataFrame:
-    rows = [
-        {"model": name, "size": size, "architecture": architecture, "training_data": data}
-        for name, (size, architecture, data, _) in MODELS.items()
-    ]
-    return pd.DataFrame(rows)
+    rows = [(name, *facts[:3]) for name, facts in MODELS.items()]
+    return pd.DataFrame(rows, columns=["model", "size", "architecture", "training_data"])
 
 
-@dataclass(frozen=True)
-class Files:
+class Files(NamedTuple):
     folder: Path
     scores: Path
     items: Path
@@ -92,8 +95,7 @@ def write_world(folder: Path, *worlds: World, items: pd.DataFrame | None = None)
     return Files(folder, folder / "scores.parquet", folder / "items.parquet", folder / "models.csv")
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """The rows of a report, and what its page says."""
 
     rows: Rows

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from signal_world import World, item_rows, write_world
+from signal_world import World, item_rows, with_fewer_choices, write_world
 
 from lm_validity.errors import InputError
 from lm_validity.studies.signal.filters.kinds import slopes
@@ -45,11 +45,7 @@ def test_a_final_checkpoint_is_ordered_by_its_tokens(tmp_path):
 
 def test_items_with_different_numbers_of_choices(tmp_path):
     rows = item_rows(SMALL)
-    short = rows["doc_id"] == "test:4"
-    for name in rows.columns[rows.columns.str.contains("^choice_|^unconditional_")]:
-        rows[name] = [list(values[:3]) if one else values for values, one in zip(rows[name], short, strict=True)]
-    rows.loc[short, "gold"] = 1
-    items = read(tmp_path, rows)
+    items = read(tmp_path, with_fewer_choices(rows, rows["doc_id"] == "test:4", 3))
     at = list(items.doc_ids).index("test:4")
     choices = np.count_nonzero(~np.isnan(items.models[0].loglikelihoods[0]), axis=-1)
     assert choices[at] == 3 and (np.delete(choices, at) == 4).all()

@@ -5,10 +5,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from signal_world import MODELS, World, found_in, item_rows, models_sheet, score_rows, write_world
+from typer.testing import CliRunner
 
+from lm_validity.cli import register_commands
 from lm_validity.config.load import validate
 from lm_validity.config.sections import SignalConventions
 from lm_validity.errors import InputError
+from lm_validity.results.put import Rows
 from lm_validity.tables.schema import SCORES, write_table
 
 
@@ -148,20 +151,13 @@ def test_bad_options_are_named(given, problem):
     assert problem in str(error.value)
 
 
-def test_options_go_before_the_configuration_and_this_before_the_defaults(tmp_path, monkeypatch):
+def test_options_go_before_the_configuration_and_this_before_the_defaults(tmp_path):
     """Each by one key: the first is given nowhere else, the second in the file too."""
-    from lm_validity.cli import main
-    from lm_validity.results.put import Rows
-
     files = write_world(tmp_path, World(items=40))
     text = "{name: run, models: m, benchmarks: b, reports: {resamples: 7, checkpoints: e2lm}}"
     (tmp_path / "run.yaml").write_text(text)
     words = ["report", "signal", "--scores", files.scores, "--models", files.models, "--output", tmp_path / "r"]
     words += ["--configfile", tmp_path / "run.yaml", "--convention", "paper", "--selection", "all"]
-    monkeypatch.setattr("sys.argv", ["lm-validity", *map(str, words)])
-    with pytest.raises(SystemExit) as end:
-        main()
-    rows = Rows.read(tmp_path / "r" / "results.parquet")
-    assert end.value.code == 0
-    p = rows.value("signal_quality_mean_walk_p") * 8  # 1 + 7 draws
+    assert CliRunner().invoke(register_commands(), [*map(str, words)]).exit_code == 0
+    p = Rows.read(tmp_path / "r" / "results.parquet").value("signal_quality_mean_walk_p") * 8  # 1 + 7 draws
     assert p == pytest.approx(round(p)) and p <= 8

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
-from signal_world import MODELS, World, curve_rows, found_in, item_rows, write_scores, write_world
+from signal_world import MODELS, World, curve_rows, found_in, item_rows, with_fewer_choices, write_scores, write_world
 
 from lm_validity.config.sections import Reports
 from lm_validity.results.put import Rows
@@ -118,12 +118,7 @@ def test_one_chance_level_for_both_studies_and_all_lines_of_a_card(tmp_path):
     """The items tell it where the sheet does not, of a question in five with two choices; then no line says that there
     is none, and both studies count the same models above it."""
     items = item_rows(World())
-    fewer = items["doc_id"].isin([f"test:{number}" for number in range(24)])
-    items["choice_loglikelihoods"] = [
-        values[:2] if few else values for few, values in zip(fewer, items["choice_loglikelihoods"], strict=True)
-    ]
-    lengths = ["unconditional_loglikelihoods", "choice_tokens", "choice_characters", "choice_bytes"]
-    items = items.assign(gold=items["gold"].mask(fewer, 0)).drop(columns=lengths)
+    items = with_fewer_choices(items, items["doc_id"].isin([f"test:{number}" for number in range(24)]), 2)
     files = write_world(tmp_path, World(), items=items)
     scores = pd.read_parquet(files.scores).assign(stderr=0.04)
     write_table(scores, SCORES, files.scores)

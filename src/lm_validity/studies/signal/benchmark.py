@@ -155,7 +155,7 @@ class CurveDesign:
     def of(cls, learning: LearningCurves, benchmark: str, options: SignalConventions) -> "CurveDesign":
         """The curves of a benchmark, and which models, pairs, points and windows belong together: decided once."""
         by_model, scored = learning.curves[benchmark], learning.scored(benchmark)
-        curves = {model: by_model[model] for model in learning.models if model in by_model}
+        curves = {model: by_model[model] for model in learning.facts.index if model in by_model}
         return cls(
             benchmark=benchmark,
             direction_assumed=benchmark in learning.assumed,
@@ -213,7 +213,7 @@ def _ranking_pairs(learning: LearningCurves, benchmark: str, windows: RankingWin
 def _compliance_pairs(learning: LearningCurves, benchmark: str) -> list[Pair]:
     """Pairs of a science and a web model of one size, of one architecture where it is known."""
     curves, no_windows, pairs = learning.curves[benchmark], scores_of.WindowMasks(*np.empty((2, 0))), list[Pair]()
-    for science, web in product([model for model in learning.models if model in curves], repeat=2):
+    for science, web in product([model for model in learning.facts.index if model in curves], repeat=2):
         a, b = learning.model_facts[science], learning.model_facts[web]
         if (a.training_data, b.training_data) != ("science", "web"):
             continue
@@ -432,19 +432,15 @@ def _consistency_draws(pairs: list[Pair], values: Values, resamples: int, genera
         none = Missing("No pair of architectures has a checkpoint in either window.")
         return OrderDraws(none, none)
     gaps = [pair.gap(values) for pair in counted]
-    blocks = [
-        scores_of.bootstrap_pair_consistency(gap, pair.windows, resamples, generator)
-        for gap, pair in zip(gaps, counted, strict=True)
-    ]
-    coins = []
-    for gap, (base, later) in zip(gaps, (pair.windows for pair in counted), strict=True):
+    windows, coins = [pair.windows for pair in counted], list[np.ndarray]()
+    of_gaps = zip(gaps, windows, strict=True)
+    blocks = [scores_of.bootstrap_pair_consistency(gap, masks, resamples, generator) for gap, masks in of_gaps]
+    for gap, (base, later) in zip(gaps, windows, strict=True):
         lasting = scores_of.persistence(gap[base | later])
         coins.append(scores_of.coin_flip_consistency(int(later.sum()), resamples, generator, lasting))
     coin = _mean_over_sizes(counted, coins)
-    if any(pair.windows.later.sum() < scores_of.MINIMUM_FOR_BLOCKS for pair in counted):
-        sentence = (
-            f"One of its pairs has fewer than {scores_of.MINIMUM_FOR_BLOCKS} later checkpoints to draw blocks from."
-        )
+    if min(later.sum() for _, later in windows) < (fewest := scores_of.MINIMUM_FOR_BLOCKS):
+        sentence = f"One of its pairs has fewer than {fewest} later checkpoints to draw blocks from."
         return OrderDraws(Missing(too_few(sentence)), coin)
     return OrderDraws(_mean_over_sizes(counted, blocks), coin)
 
@@ -470,15 +466,10 @@ class SignalData:
     benchmarks: dict[str, BenchmarkCurves]
     own_models: tuple[str, ...] = ()  # models of the reader, whose curves stand out among those of others
 
-    @property
-    def options(self) -> SignalConventions:
-        """The conventions that the page names."""
-        return self.section.signal
-
     @cached_property
     def windows(self) -> RankingWindows:
         """The windows of training over which ranking consistency is taken."""
-        return windows_of(self.learning, self.options)
+        return windows_of(self.learning, self.section.signal)
 
     @cached_property
     def falling(self) -> list[str]:

@@ -38,8 +38,7 @@ class Curve(NamedTuple):
     def at(self, chosen: np.ndarray) -> "Curve":
         """The curve at some of its checkpoints: `chosen` is a mask (n,) or indices."""
         names = tuple(np.array(self.checkpoints, dtype=object)[chosen])
-        values, errors = self.values[chosen], self.errors[chosen]
-        return Curve(names, self.iterations[chosen], self.tokens_b[chosen], values, errors)
+        return Curve(names, self.iterations[chosen], self.tokens_b[chosen], self.values[chosen], self.errors[chosen])
 
     @property
     def progress(self) -> np.ndarray:
@@ -73,11 +72,6 @@ class LearningCurves:
     training_noise: dict[str, TrainingNoise]  # by benchmark; absent where no model was trained twice
     notes: tuple[str, ...]
 
-    @property
-    def models(self) -> list[str]:
-        """The models' ids, in the sheet's order."""
-        return list(self.facts.index)
-
     @cached_property
     def model_facts(self) -> dict[str, ModelFacts]:
         """What is known of each model, one by one."""
@@ -86,7 +80,7 @@ class LearningCurves:
 
     def scored(self, benchmark: str) -> list[str]:
         """Models that count in a benchmark's own scores: not those trained on web text only, kept for comparison."""
-        with_curve = [model for model in self.models if model in self.curves[benchmark]]
+        with_curve = [model for model in self.facts.index if model in self.curves[benchmark]]
         science = [model for model in with_curve if self.facts.at[model, "training_data"] != "web"]
         return science or with_curve
 

@@ -50,7 +50,7 @@ def signal_rows(data: SignalData) -> Rows:
 
 def _curve_rows(at: Rows, data: SignalData, benchmark: BenchmarkCurves) -> None:
     """Signal quality and its parts of each model's curve over the selected checkpoints, with intervals over items."""
-    too_few = base.too_few_checkpoints(data.options)
+    too_few = base.too_few_checkpoints(data.section.signal)
     whys = {"monotonicity": "A curve needs two selected checkpoints.", "autocorrelation": too_few}
     drawn = benchmark.resampled_scores
     for model, quality in benchmark.scores.quality.items():
@@ -238,7 +238,7 @@ def _ready_by(rows: Rows, benchmark: BenchmarkCurves) -> Value:
 def _compliance_rows(at: Rows, benchmark: BenchmarkCurves, data: SignalData) -> None:
     """The science models' mean lead over the web models, the same in units of the score, and the overall score."""
     scores, lead = benchmark.scores, benchmark.scores.lead
-    value = known(float(lead.value), _no_compliance(benchmark, data.options.normalisation))
+    value = known(float(lead.value), _no_compliance(benchmark, data.section.signal.normalisation))
     gap = known(float(lead.gap), _no_compliance(benchmark, "none"))
     whole = known(float(scores.overall), "The overall score needs signal quality, ranking consistency and compliance.")
     over = benchmark.over_items(value, lambda drawn: drawn.lead.value, NOT_NEGATIVE)

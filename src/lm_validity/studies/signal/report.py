@@ -240,7 +240,7 @@ def steady_lede(data: SignalData, rows: Rows) -> Lede:
     if not tested and yes_of(rows, "signal_quality_mean")[1]:
         return Lede("Whether scores improve steadily was not tested", "Nothing was resampled, so there is no test.")
     if not tested:
-        fewest = fewest_checkpoints(data.options.convention)
+        fewest = fewest_checkpoints(data.section.signal.convention)
         heading = "Too few checkpoints to say whether scores improve steadily"
         return Lede(heading, f"That takes {fewest} checkpoints of a model.")
     if not steady:
@@ -642,7 +642,7 @@ def windows_in_words(data: SignalData) -> str:
 
 def sections(data: SignalData, rows: Rows) -> list[SectionOf]:
     """The folds that these numbers fill."""
-    options, designs = data.options, {str(row.said.get("design")) for row in rows.all("filter_p")}
+    options, designs = data.section.signal, {str(row.said.get("design")) for row in rows.all("filter_p")}
     compliance = (
         "Compliance is the science model's mean lead over the web model, and 0 if it is behind. Here the lead is "
         f"{NORMALISED[options.normalisation]}. The interval is for one pair of training runs and does not cover other "

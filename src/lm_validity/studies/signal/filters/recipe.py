@@ -192,8 +192,7 @@ JUDGE_SETTINGS = {**get_type_hints(EndpointJudge), "dtype": str, "device": str, 
 JUDGE_SETTINGS |= {"promptings": int, "cache": str}
 
 
-@dataclass(frozen=True)
-class Export:
+class Export(NamedTuple):
     """How a recipe's task is written: the number of solved examples, the text before all questions, and what stands
     before a choice."""
 
@@ -404,8 +403,7 @@ _KEYS |= {"filters": object, "export": dict | None}
 MakeJudge = Callable[[Document], UnanimousJudge]
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(NamedTuple):
     """A recipe as checked: its filters are made, and keys that the file leaves out have their defaults."""
 
     name: str
@@ -657,11 +655,8 @@ def _fit_rows(recipe: Recipe, candidates: Candidates) -> Candidates:
     if not recipe.fit_models:
         return candidates
     answers = candidates.need_answers("fit_models")
-    names = [model.model for model in answers.models]
+    places = {model.model: (index, np.arange(len(model.checkpoints))) for index, model in enumerate(answers.models)}
     for name in recipe.fit_models:
-        if name not in names:
-            raise InputError(f"recipe {recipe.name!r}: no items of model {name!r}.", f"models: {', '.join(names)}.")
-    places = [names.index(name) for name in recipe.fit_models]
-    return candidates.rows(
-        tuple((model_index, np.arange(len(answers.models[model_index].checkpoints))) for model_index in places)
-    )
+        if name not in places:
+            raise InputError(f"recipe {recipe.name!r}: no items of model {name!r}.", f"models: {', '.join(places)}.")
+    return candidates.rows(tuple(places[name] for name in recipe.fit_models))

@@ -279,7 +279,8 @@ def _mean_over_sizes(pairs: list[Pair], values: list[np.ndarray]) -> np.ndarray:
 # A benchmark with its scores, their resamples, and what they would be by chance.
 
 
-Trials = dict[tuple[str, str, str], FilterTrial] | Missing  # by filter, item score and design
+ByTrial = dict[tuple[str, str, str], FilterTrial]  # by filter, item score and design
+Trials = ByTrial | Missing
 
 
 class ItemAnalysis(NamedTuple):

@@ -14,7 +14,6 @@ from lm_validity.studies.signal.benchmark import BenchmarkCurves, SignalData, Va
 from lm_validity.studies.signal.filters import kinds
 from lm_validity.studies.signal.filters.recipe import folds_by_design, judge
 from lm_validity.studies.signal.statistics import quality as scores_of
-from lm_validity.studies.signal.statistics.items import FilterTrial
 from lm_validity.studies.signal.statistics.quality import E2LM_WINDOWS, NOT_NEGATIVE, SHARE, Controls, RankingWindows
 from lm_validity.tables.items import BenchmarkItems
 from lm_validity.words import Missing, Reason, ReasonCode, is_known, known, listing, number
@@ -422,7 +421,7 @@ def _trials(answers: BenchmarkItems, facts: pd.DataFrame, options: SignalConvent
     candidates = kinds.Candidates(answers.doc_ids, answers)
     if not (designs := folds_by_design(answers, facts.reset_index(names="model"))):
         return Missing("Filters cannot be judged without a second model or more checkpoints.")
-    lengths, trials = kinds.answer_lengths(answers), dict[tuple[str, str, str], FilterTrial]()
+    lengths, trials = kinds.answer_lengths(answers), base.ByTrial()
     for name, item_filter, metric in FILTERS:
         if item_filter == kinds.TopShare(length_matched=True) and (lengths is None or np.ptp(lengths) == 0):
             reason = "lengths of the choices are unknown" if lengths is None else "all right answers are equally long"

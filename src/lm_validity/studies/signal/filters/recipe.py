@@ -26,7 +26,6 @@ from lm_validity.files import Document, check_folder, json_text, replaced_folder
 from lm_validity.studies.signal.filters import kinds
 from lm_validity.studies.signal.filters.kinds import Candidates, Filters, ItemFilter, Selection
 from lm_validity.studies.signal.statistics import items as splits
-from lm_validity.studies.signal.statistics.items import FilterTrial, Fold
 from lm_validity.studies.signal.statistics.quality import MINIMUM_CHECKPOINTS, Controls
 from lm_validity.tables.items import BenchmarkItems, match_documents, questions, read_benchmark_items, read_documents
 from lm_validity.tables.schema import as_in_scores, read_model_facts
@@ -495,7 +494,7 @@ DESIGNS = {
 }
 
 
-Designs = dict[str, list[Fold]]
+Designs = dict[str, list[splits.Fold]]
 
 
 def folds_by_design(answers: BenchmarkItems, models: pd.DataFrame, recipe: Recipe | None = None) -> Designs:
@@ -522,7 +521,7 @@ def folds_by_design(answers: BenchmarkItems, models: pd.DataFrame, recipe: Recip
         fit = tuple(row for row in everything if names[row[0]] in choosing)
         score = tuple(row for row in everything if usable[row[0]] and names[row[0]] not in fit_models)
         design = "references" if without_answers else "fit_models"
-        return {design: [Fold(fit, score)]} if score and (fit or without_answers) else {}
+        return {design: [splits.Fold(fit, score)]} if score and (fit or without_answers) else {}
 
     designs: Designs = {}
     for design, groups in {**facts[["architecture", "size"]], "model": names}.items():
@@ -533,7 +532,7 @@ def folds_by_design(answers: BenchmarkItems, models: pd.DataFrame, recipe: Recip
     return {design: folds for design, folds in designs.items() if folds}
 
 
-Trials = dict[str, FilterTrial]  # by design
+Trials = dict[str, splits.FilterTrial]  # by design
 
 
 def judge(filters: Filters, candidates: Candidates, designs: Designs, metric: str, controls: Controls) -> Trials:
@@ -548,7 +547,7 @@ def judge(filters: Filters, candidates: Candidates, designs: Designs, metric: st
     }
 
 
-def trial_sentence(trial: FilterTrial) -> str:
+def trial_sentence(trial: splits.FilterTrial) -> str:
     """One sentence for a trial: all of in-sample, held-out and control, and what follows."""
     if np.isnan(trial.unfiltered):
         return "The item score is unknown for some items: the filter cannot be judged."

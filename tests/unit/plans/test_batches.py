@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.unit.config.test_bias_configuration import make_run  # noqa: F401 (a fixture)
-from tests.unit.run.test_planned_grid import description
+from tests.unit.run.test_grid import description
 
 from lm_validity.cli import study as command
 from lm_validity.cli.reports import bias as report_command

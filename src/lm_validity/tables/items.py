@@ -139,9 +139,8 @@ def shared_items(answers: pd.DataFrame) -> list[Shared]:
     the larger. Each of these has a chance below 1e-9 in benchmarks that have nothing to do with each other.
     """
     tables = {str(name): _answered(rows) for name, rows in answers.groupby("benchmark", sort=True)}
-    names = sorted(
-        (name for name in tables if len(tables[name].ids) >= FEWEST_SHARED), key=lambda n: -len(tables[n].ids)
-    )
+    names = sorted(tables, key=lambda name: -len(tables[name].ids))
+    names = [name for name in names if len(tables[name].ids) >= FEWEST_SHARED]
     items = {name: np.array([f"{name}\0{doc_id}" for doc_id in tables[name].ids], dtype=object) for name in names}
     groups = {name: {name} for name in names}
     for index, name in enumerate(names):
@@ -158,14 +157,10 @@ def shared_items(answers: pd.DataFrame) -> list[Shared]:
 
 def _answered(rows: pd.DataFrame) -> _Answered:
     """Of the models that answered any item; an item that one of them did not answer stays out."""
-    means = rows
-    if rows.duplicated(["model", "doc_id"]).any():
-        means = rows.groupby(["model", "doc_id"], sort=False)["correct"].mean().reset_index()
-    table = means.pivot(index="doc_id", columns="model", values="correct").reindex(means["doc_id"].unique()).dropna()
-    facts = rows.drop_duplicates("doc_id").set_index("doc_id").reindex(table.index)
-    hashes, gold = (
-        facts[name] if name in facts and facts[name].notna().all() else None for name in ("doc_hash", "gold")
-    )
+    table = rows.pivot_table(index="doc_id", columns="model", values="correct")
+    table = table.reindex(rows["doc_id"].unique()).dropna()
+    facts = rows.drop_duplicates("doc_id").set_index("doc_id").reindex(index=table.index, columns=["doc_hash", "gold"])
+    hashes, gold = (facts[name] if facts[name].notna().all() else None for name in facts)
     if hashes is not None:  # one document may stand there twice
         hashes = hashes.astype(str) + hashes.groupby(hashes).cumcount().astype(str)
     correct = table.to_numpy(dtype=float)
@@ -188,9 +183,8 @@ def _places(small: _Answered, large: _Answered) -> tuple[np.ndarray, np.ndarray]
             return matched, positions[matched]
     start = large.correct.tobytes().find(small.correct.tobytes()) if small.telling else -1
     width = small.correct.itemsize * small.correct.shape[1]
-    return (
-        None if start < 0 or start % width else (np.arange(len(small.ids)), start // width + np.arange(len(small.ids)))
-    )
+    of_small = np.arange(len(small.ids))
+    return None if start < 0 or start % width else (of_small, start // width + of_small)
 
 
 def is_telling(values: np.ndarray, predecessors: np.ndarray | None = None) -> bool:
@@ -198,9 +192,8 @@ def is_telling(values: np.ndarray, predecessors: np.ndarray | None = None) -> bo
     the power of their number, is below 1e-9. With `predecessors` (n,): among the values that follow the same one, so
     that an order which rotates or is sorted tells nothing."""
     groups = [values] if predecessors is None else [values[predecessors == value] for value in np.unique(predecessors)]
-    shares = [np.unique(group, return_counts=True)[1] / len(group) for group in groups if len(group)]
-    logs = [len(group) * np.log(np.square(share).sum()) for group, share in zip(groups, shares, strict=False)]
-    return bool(sum(logs) < COINCIDENCE)
+    counts = [np.unique(group, return_counts=True)[1] for group in groups if len(group)]
+    return bool(sum(n.sum() * np.log(np.square(n / n.sum()).sum()) for n in counts) < COINCIDENCE)
 
 
 def _are_same(small: _Answered, large: _Answered, of_small: np.ndarray, of_large: np.ndarray) -> bool:

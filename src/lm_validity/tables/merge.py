@@ -91,14 +91,9 @@ class Merger:
 
     def settings(self) -> pd.DataFrame:
         """How each score on the test split was made, with the columns of SETTINGS; replayed cells say nothing of it."""
-        rows = [
-            self._settings_row(cell, entry)
-            for cell, entry in self._of_benchmarks("scores")
-            if cell.scored_split == "test"
-        ]
-        return pd.DataFrame(rows, columns=schema.SETTINGS.names).drop_duplicates(
-            list(schema.SETTINGS_KEY), ignore_index=True
-        )
+        scored = (found for found in self._of_benchmarks("scores") if found[0].scored_split == "test")
+        rows = pd.DataFrame([self._settings_row(*found) for found in scored], columns=schema.SETTINGS.names)
+        return rows.drop_duplicates(list(schema.SETTINGS_KEY), ignore_index=True)
 
     def selections(self) -> pd.DataFrame:
         """What each selection chose from, with the columns of SELECTIONS."""
@@ -235,9 +230,8 @@ class Merger:
         elif self.partial and (stored := self._from_store(cell)) is not None:
             return stored
         else:
-            self._lacks(
-                cell, self.failures.get(cell, "not computed yet") if entry is None else entry.error or entry.status
-            )
+            reason = self.failures.get(cell, "not computed yet") if entry is None else entry.error or entry.status
+            self._lacks(cell, reason)
         return None
 
     def _from_store(self, cell: Cell) -> Entry | None:

@@ -192,9 +192,8 @@ def spread_ends() -> dict[str, str]:
 
 def spread_owner(name: str, owners: dict[str, str]) -> str | None:
     """The column that `x_std`, `x_lower`, `x n` are of; `owners`: columns by plain name."""
-    found = (
-        owners.get(plain(name).removesuffix(f"_{end}")) for end in spread_ends() if plain(name).endswith(f"_{end}")
-    )
+    ends = [end for end in spread_ends() if plain(name).endswith(f"_{end}")]
+    found = (owners.get(plain(name).removesuffix(f"_{end}")) for end in ends)
     return next((owner for owner in found if owner not in (None, name)), None)
 
 
@@ -336,13 +335,8 @@ def settled_directions(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path
         problem = f"{path}: nothing says whether higher is better on {listing(losses)}, named like a loss."
         raise InputError(problem, f"{_FILL_IN}: 0 where lower is better, else 1.")
     notes = _conflicts(rows, sheet, path) + with_names({f"{ASSUMED}: {{}}.": unknown})
-    directions = directions[scored].reset_index(drop=True)
-    facts = (
-        sheet[scored]
-        .reset_index(drop=True)
-        .assign(higher_is_better=directions.fillna(value=True).astype(bool), direction_known=directions.notna())
-    )
-    return Directions(facts, notes)
+    better = {"higher_is_better": directions.fillna(value=True).astype(bool), "direction_known": directions.notna()}
+    return Directions(sheet.assign(**better)[scored].reset_index(drop=True), notes)
 
 
 def _conflicts(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> list[str]:

@@ -39,9 +39,7 @@ _LAST_DATE = 253402300799.0  # the end of the year 9999, in seconds since 1970
 
 _TYPES = {pa.string(): str, pa.bool_(): bool, pa.float64(): float, pa.int64(): int}
 _KINDS = {field.name: _TYPES.get(field.type, str) for columns in (ITEMS, SETTINGS, SCORES) for field in columns}
-_PROBLEMS = {
-    str: "is no name", bool: "is not a boolean", float: "is not a finite number", int: "is not a whole number"
-}  # fmt: skip
+_PROBLEMS = {str: "is no name", bool: "is not a boolean", float: "is not a finite number", int: "is no whole number"}
 _MADE = frozenset(SETTINGS.names) - set(SETTINGS_KEY)
 _OF_FILE = frozenset(("date", "identity", "limited", "weights", "settings", "notes", "log"))  # fields of ScoreFile
 
@@ -105,10 +103,10 @@ def date_of(*values: object) -> float | None:
     None where there is none that a calendar has."""
     for value in values:
         seconds = finite(parsed(value))
+        if seconds is None and isinstance(value, str):
+            seconds = date_in(value)
         if seconds is not None and 0 <= seconds <= _LAST_DATE:
             return seconds
-        if isinstance(value, str) and (date := date_in(value)) is not None:
-            return date
     return None
 
 
@@ -362,10 +360,7 @@ def scores_of(items: Iterable[Item]) -> list[Claim]:
     for item in items:
         for metric, value in item.get("metric_values") or ():
             values[item["benchmark"], metric].append(value)
-    return [
-        Claim(benchmark=benchmark, metric=metric) | mean_of_items(np.array(column))
-        for (benchmark, metric), column in values.items()
-    ]
+    return [Claim(benchmark=key[0], metric=key[1]) | mean_of_items(np.array(column)) for key, column in values.items()]
 
 
 def of_answers(file: ScoreFile) -> list[ScoreFile]:

@@ -352,9 +352,8 @@ def _score_files(reader: Reader, final: Scaled) -> list[ScoreFile]:
     """The scores by file, and where they are means of answers to items, these."""
     long, files = final.long, final.long.columns.table.files
     scores = final.scores.assign(file=files[final.scores["row"].to_numpy()])
-    rows = long.rows.assign(
-        correct=long.rows["value"] * final.factors.to_numpy(), file=files[long.rows["row"].to_numpy()]
-    )
+    values = long.rows["value"] * final.factors.to_numpy()
+    rows = long.rows.assign(correct=values, file=files[long.rows["row"].to_numpy()])
     runs = _runs(scores["run"]) if "run" in scores else {}
     answers = rows[rows["correct"].notna()] if "item" in rows else rows[:0]
     found = []
@@ -383,9 +382,8 @@ def _claim(row: Mapping[Any, Any], runs: Mapping[str, int]) -> Claim:
         "metric": metric_key(row["metric"]) if row.get("metric") else None,
         "prepared_on": row.get("prepared_on") or None,
     }  # fmt: skip
-    return cast(
-        Claim, _place(row, runs) | {name: value for name, value in said.items() if value is not None and value == value}
-    )
+    columns = {name: value for name, value in said.items() if value is not None and value == value}
+    return cast(Claim, _place(row, runs) | columns)
 
 
 def _place(row: Mapping[Any, Any], runs: Mapping[str, int]) -> dict[str, Any]:

@@ -59,9 +59,7 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     made = made.reindex(columns=[name for name in SETTINGS.names if name not in SETTINGS_KEY])
     settings = frame[list(SETTINGS_KEY)].join(made)[made.notna().any(axis=1)]
     log.settings = None if settings.empty else settings.drop_duplicates(list(SETTINGS_KEY), ignore_index=True)
-    varying = [name for name in KEY if frame[name].nunique(dropna=False) > 1]
-    frame = frame[SCORES.names]
-    return frame.sort_values(varying, ignore_index=True, kind="stable") if varying else frame.reset_index(drop=True)
+    return frame[SCORES.names].sort_values(KEY, ignore_index=True, kind="stable")
 
 
 def score_frame(files: list[ScoreFile]) -> pd.DataFrame:
@@ -108,15 +106,14 @@ def _with_groups(frame: pd.DataFrame, log: ImportLog) -> pd.DataFrame:
         tasks = tasks_in == group
         whole = (frame["benchmark"] == group) & ~tasks
         with_tasks, with_whole = set(frame.loc[tasks, "model"]), set(frame.loc[whole, "model"])
+        counts = f"{len(with_whole)} models have {group}, {len(with_tasks)} its tasks"
         if not with_tasks <= with_whole and (with_whole <= with_tasks or len(with_tasks) > len(with_whole)):
             out |= whole
-            text = f"{len(with_whole)} models have {group}, {len(with_tasks)} its tasks: these count for all."
-            log.notes.append(text)
+            log.notes.append(f"{counts}: these count for all.")
             log.split.add(group)
             continue
         if not with_tasks <= with_whole:
-            text = f"{len(with_whole)} models have {group}, {len(with_tasks)} its tasks: its own score counts for all."
-            log.notes.append(text)
+            log.notes.append(f"{counts}: its own score counts for all.")
         out |= tasks
         left_out[group] = frame.loc[tasks, "benchmark"].nunique()
         pooled = _pooled_errors(frame[tasks])

@@ -32,11 +32,10 @@ _SECTIONS = ("config", "groups", "group_subtasks", "configs", "versions", "task_
 
 
 def _recognises(opened: Opened) -> bool:
-    values = [value for task in part(opened.document, "results").values() for value in part(task).values()]
-    is_there = isinstance(part(opened.document).get("results"), dict)  # of metrics by task, not of objects of these
-    return is_there and (
-        not values or any(not isinstance(value, dict | list) for value in values)
-    )  # no objects of tasks
+    """Whether there are results with metrics by task, not with objects of these."""
+    results = part(opened.document).get("results")
+    values = [value for task in part(results).values() for value in part(task).values()]
+    return isinstance(results, dict) and (not values or any(not isinstance(value, dict | list) for value in values))
 
 
 def _load(opened: Opened) -> list[Document]:
@@ -69,13 +68,9 @@ def _sampled(document: Document) -> set[str]:
     """The tasks whose answers were drawn with a temperature, as far as the file says so."""
     over = document["config"].get("gen_kwargs")
     over = parse_arguments(over) if isinstance(over, str) else part(over)
-    return {
-        task
-        for task, of_task in document["configs"].items()
-        if isinstance(of_task, dict)
-        and of_task.get("output_type", "generate_until") == "generate_until"
-        and is_sampled(part(of_task, "generation_kwargs") | over)
-    }
+    texts = {task: part(of_task, "generation_kwargs") for task, of_task in document["configs"].items()
+             if part(of_task).get("output_type", "generate_until") == "generate_until"}  # fmt: skip
+    return {task for task, options in texts.items() if is_sampled(options | over)}
 
 
 def _settings(document: Document) -> str:
@@ -141,13 +136,12 @@ def _scores(root: Place) -> Iterator[tuple[object, Document]]:
         shared = _of_task(document, task, members) | {"group": group_of.get(task)}
         shared["drawn"] = document["seed"] if sampled.intersection((task, *members)) else None
         directions = document["higher_is_better"].get(task) or document["higher_is_better"].get(members[0]) or {}
-        for key, value, error in _metrics(metrics):
-            name = key.partition(",")[0]
-            cell = {"metric": key, "value": value, "stderr": error, "higher_is_better": directions.get(name)}
-            yield f"{task}, {key}", shared | cell
+        for cell in _metrics(metrics):
+            direction = directions.get(cell["metric"].partition(",")[0])
+            yield f"{task}, {cell['metric']}", shared | cell | {"higher_is_better": direction}
 
 
-def _metrics(metrics: Document) -> Iterator[tuple[str, float | None, object]]:
+def _metrics(metrics: Document) -> Iterator[Document]:
     """The key `name,filter` of each metric of a task, its value (None: missing, or no number) and its error."""
     before_filters = not any("," in key for key in metrics)
     for key, value in metrics.items():
@@ -157,11 +151,8 @@ def _metrics(metrics: Document) -> Iterator[tuple[str, float | None, object]]:
         if filter_name or (before_filters and not is_no_score(name)):
             stems = (name, re.sub(r"_(avg|mean)$", "", name))  # evalchemy's errors are `x_std_err`, also of `x_avg`
             errors = (f"{name}_stderr{comma}{filter_name}", *(f"{stem}_std_err" for stem in stems))
-            yield (
-                key if comma else f"{key},none",
-                finite(value),
-                next((metrics[error] for error in errors if error in metrics), None),
-            )
+            error = next((metrics[error] for error in errors if error in metrics), None)
+            yield {"metric": key if comma else f"{key},none", "value": finite(value), "stderr": error}
 
 
 def _of_task(document: Document, task: str, members: list[str]) -> Document:
@@ -239,7 +230,7 @@ _NO_VALUES = frozenset(
 _PAIRS = ("mcc", "f1")  # metrics whose value of a document is the pair (gold, predicted)
 _WEIGHTED: dict[str, Callable[[float], float]] = {
     "bits_per_byte": lambda mean: -mean / math.log(2),
-    "byte_perplexity": lambda mean: math.exp(-mean),
+    "byte_perplexity": lambda mean: math.exp(min(-mean, 700.0)),  # which is more than any score
 }
 _WEIGHTED["word_perplexity"] = _WEIGHTED["byte_perplexity"]
 
@@ -329,10 +320,7 @@ def _value(name: str, value: object) -> float | None:
         return float(value[0] == value[1])
     if len(value) == 2 and name in _WEIGHTED:
         total, weight = finite(value[0]), finite(value[1])
-        try:
-            return None if total is None or not weight else _WEIGHTED[name](total / weight)
-        except OverflowError:
-            return None
+        return None if total is None or not weight else _WEIGHTED[name](total / weight)
     return None
 
 

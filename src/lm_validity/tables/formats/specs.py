@@ -311,10 +311,8 @@ def _opencompass(root: Place) -> Entries:
         shared = {"benchmark": row["dataset"], "metric": metric_key(row["metric"]), "task_version": version}
         for model in (name for name in row if name and name not in _KEYS):
             value = parsed(row[model])
-            yield (
-                f"row {number}",
-                shared | {"model": model, "value": value / 100 if isinstance(value, float) else value},
-            )
+            value = value / 100 if isinstance(value, float) else value
+            yield f"row {number}", shared | {"model": model, "value": value}
 
 
 OPENCOMPASS = Spec(

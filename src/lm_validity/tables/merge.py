@@ -237,9 +237,8 @@ class Merger:
     def _from_store(self, cell: Cell) -> Entry | None:
         rule = rule_of(cell)
         with contextlib.suppress(MissingCell, InputError):
-            if rule.in_store and self.store.has(
-                address := self.workspace.address(rule.stand_in(self.workspace, cell) or cell)
-            ):
+            address = self.workspace.address(rule.stand_in(self.workspace, cell) or cell) if rule.in_store else None
+            if address is not None and self.store.has(address):
                 return Entry(cell, "done", folder=address.folder)
         return None
 

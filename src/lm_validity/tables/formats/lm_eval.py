@@ -279,11 +279,8 @@ def _choices(line: Document, requests: list[list[object]], answers: list[object]
     texts = [str(request[1]) for request in requests] if all(len(request) > 1 for request in requests) else []
     columns: Item = {}
     half = len(answers) // 2
-    if (
-        len(texts) == len(answers) == 2 * half
-        and texts[:half] == texts[half:]
-        and not any(str(request[0]) for request in requests[half:])
-    ):  # acc_mutual_info: the same choices again, without the question
+    is_twice = len(texts) == len(answers) == 2 * half and texts[:half] == texts[half:]
+    if is_twice and not any(str(request[0]) for request in requests[half:]):  # acc_mutual_info, without the question
         columns["unconditional_loglikelihoods"] = loglikelihoods[half:]
         loglikelihoods, texts = loglikelihoods[:half], texts[:half]
     columns["choice_loglikelihoods"] = loglikelihoods

@@ -156,9 +156,8 @@ class ImportLog:
         """The summary of an import as lines for a terminal: at most 12."""
         models, points = scores["model"].nunique(), len(scores.drop_duplicates(["model", "checkpoint"]))
         checkpoints = "" if points == models else f"{points} checkpoints of them, "
-        kinds = ""
-        if len(self.formats) > 1 or set(self.formats) - {"lm-eval"}:
-            kinds = f" ({', '.join(f'{number} of {name}' for name, number in sorted(self.formats.items()))})"
+        kinds = f" ({', '.join(f'{number} of {name}' for name, number in sorted(self.formats.items()))})"
+        kinds = kinds if set(self.formats) != {"lm-eval"} else ""
         lines = [
             f"{count(len(scores), 'score')} from {count(self.files, 'file')}{kinds}: "
             f"{count(models, 'model')}, {checkpoints}{count(scores['benchmark'].nunique(), 'benchmark')}"

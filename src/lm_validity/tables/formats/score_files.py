@@ -178,9 +178,8 @@ class ImportLog:
     def write(self, scores: pd.DataFrame, output: Path) -> None:
         """Write the scores as scores.parquet and all of this as import.json under `output`, in which what was unpacked
         is called by the paths of the archives."""
-        self.notes += [
-            f"{text}: {count(len(paths), 'file')}, such as {paths[0]}." for text, paths in self.noted.items()
-        ]
+        for text, paths in self.noted.items():
+            self.notes.append(f"{text}: {count(len(paths), 'file')}, such as {paths[0]}.")
         self.skipped = [(self.as_given(path), self.as_given(reason)) for path, reason in self.skipped]
         self.repeated, self.notes = ([*map(self.as_given, texts)] for texts in (self.repeated, self.notes))
         write_table(scores, SCORES, output / "scores.parquet")

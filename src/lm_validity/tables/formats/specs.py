@@ -4,8 +4,6 @@
 read by `lm_eval.py`, logs of Inspect and files of every_eval_ever by `evaluations.py`.
 """
 
-import csv
-import io
 import math
 import re
 from collections import defaultdict
@@ -14,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lm_validity.config.rows import read_text, read_text_rows
+from lm_validity.config.rows import read_text_rows
 from lm_validity.config.sheets import metric_key
 from lm_validity.files import Document
 from lm_validity.tables.formats import engine
@@ -304,8 +302,8 @@ _MEANS = re.compile(r"(naive|weighted|macro|micro|harmonic)?_?(average|mean)|sta
 
 def _opencompass(root: Place) -> Entries:
     """The cells, without titles of sections and averages."""
-    for number, row in enumerate(root.root, 2):
-        if _MEANS.fullmatch(row["metric"] or "") or row["dataset"].startswith("--"):
+    for number, row in zip(root.root.index, root.root.to_dict("records"), strict=True):
+        if _MEANS.fullmatch(row["metric"]) or row["dataset"].startswith("--"):
             continue
         version = None if row["version"] == "-" else row["version"]
         shared = {"benchmark": row["dataset"], "metric": metric_key(row["metric"]), "task_version": version}
@@ -319,7 +317,7 @@ OPENCOMPASS = Spec(
     "opencompass",
     lambda opened: opened.head.lstrip(b"\xef\xbb\xbf").startswith(b"dataset,version,metric,mode"),
     _opencompass,
-    load=lambda opened: [list(csv.DictReader(io.StringIO(read_text(opened.path, "mend it."), newline="")))],
+    load=lambda opened: [read_text_rows(opened.path, "mend it.").frame()],
 )
 
 # ---- simple-evals: EVAL_MODEL.json with `score`, and `NAME:std` of each number ---------------------------------------

@@ -58,7 +58,7 @@ def find(tables: Sequence[Columns], refusals: list[InputError]) -> list[Candidat
             except InputError as refused:
                 refusals.append(refused)
                 continue
-            if not _repeats(long.scores) or _carried(columns, told):
+            if not _repeats(long.scores):
                 continue
             candidate = Candidate(long, points + _after(long))
             same = found.get(candidate.signature)
@@ -72,14 +72,6 @@ def _repeats(scores: pd.DataFrame) -> bool:
     pairs = scores[["model", "benchmark"]].drop_duplicates()
     models, benchmarks = pairs["model"].nunique(), pairs["benchmark"].nunique()
     return bool((models == 1 or len(pairs) > benchmarks) and (benchmarks == 1 or len(pairs) > models))
-
-
-def _carried(columns: Columns, told: Told) -> bool:
-    """Whether a score stands once for many rows: a fact of a level above."""
-    names = needed({role: told.get(role, []) for role in ("model", "benchmark")})
-    if not names or not told.keys() & {"item", "run", "answer"}:
-        return False
-    return any(columns.determines(names, name) for name in needed({"score": told.get("score", [])}))
 
 
 _FAR = 6.0  # points below the first, from where a reading is none that was meant
@@ -116,11 +108,8 @@ def score_sets(columns: Columns, but: Sequence[str]) -> list[list[str]]:
     allowed = list({(c.head, c.numbers.tobytes()): c for c in reversed(allowed)}.values())[::-1]  # each once
     decimal = [c for c in allowed if not c.whole or c.evidence]
     bases = [
-        [c for c in allowed if c.evidence == 2],
         [c for c in allowed if c.evidence],
-        decimal,
         [c for c in decimal if not c.whole],
-        [c for c in decimal if c.low >= 0 and c.high <= 1],
         [c for c in allowed if c.low >= 0 and 10 < c.high <= 100],
         [c for c in allowed if c.low >= 0 and c.high <= 100 and (c.distinct > 1 or len(columns.table.cells) == 1)],
         allowed,
@@ -141,7 +130,6 @@ def answers(columns: Columns) -> list[list[Given]]:
     """Which columns may say right or wrong, likeliest first: `true` and `false`, or two that are equal where it is
     right."""
     found = [c.name for c in columns.values() if c.boolean and c.kind == "cell" and c.distinct == 2]
-    found.sort(key=lambda name: columns[name].word != "answer")
     options = [one(name) for name in found[:4]]
     given = [c for c in columns.values() if c.parts & {"pred", "prediction", "predicted", "answer", "output"}]
     right = [c for c in columns.values() if c.parts & {"gold", "target", "label", "correct", "truth", "reference"}]
@@ -179,16 +167,11 @@ def _options(columns: Columns) -> Iterator[Told]:
     ignored, by_word = ignored_rows(columns), _by_word(columns)
     for model, bench in itertools.product([*names, *place, None], [None, *names, *place]):
         own = [name for name in (model, bench) if name]
-        fact = len(own) > 1 and columns[own[1]].distinct > 1 and columns.determines(own[:1], own[1])
-        if (bench == model or (bench in place and model) or set(own) & set(needed(by_word, but=_TOLD_BY_WORD))
-                or (fact and (columns[own[0]].word, columns[own[1]].word) != ("model", "benchmark"))):  # fmt: skip
+        if bench == model or (bench in place and model) or set(own) & set(needed(by_word, but=_TOLD_BY_WORD)):
             continue
         named: Told = {"model": one(model)} if model else {}
         named |= {"benchmark": one(bench)} if bench else {}
         fixed = {role: given for role, given in by_word.items() if not set(needed({role: given})) & set(own)}
-        for role in ("run", "checkpoint"):  # of a model, not of its scores
-            if model and role in fixed and columns.determines([model], needed({role: fixed[role]})[0]):
-                del fixed[role]
         for scores in _scores(columns, named, metric="metric" in fixed):
             free = {
                 role: given for role, given in fixed.items() if not set(needed({role: given})) & set(needed(scores))
@@ -272,9 +255,6 @@ def _completed(columns: Columns, told: Told, ignored: list[Given]) -> Iterator[T
         for role, sources in extra.items():
             base = full.get(role[:-1], [Given(())])[0]
             full |= {role[:-1]: [Given((*base.names, *sources[0].names))]} if role.endswith("+") else {role: sources}
-        if "answer" in told and not extra:
-            items = [c.name for c in columns.values() if c.word == "item" and c.name not in own]
-            full |= next(({"item": one(name)} for name in items if columns.unique([*own, name], rows)), {})
         full |= _beside(columns, full, names)
         used = {*needed(full), *(c.name for c in columns.values() if c.word in {"benchmark", "metric"})}
         rules = [g for g in ignored if str(g.names[0]) in used or plain(g.detail or "") in _PLACES_NAMED]
@@ -393,11 +373,7 @@ def _is_said(columns: Columns, told: Told) -> bool:
         return False
     if alone and model[0].like["model"] < 0.5 and all(columns.is_metric(c.name) for c in scores):
         return False  # of what is measured only by accuracy, rows may be subjects as well as models
-    benches = (
-        {"benchmark"}
-        if "item" in told and any(c.word == "benchmark" for c in columns.values())
-        else {"benchmark", "subject"}
-    )
+    benches = {"benchmark", "subject"}
     words = {role: {role} for role in ("metric", "item", "subject", "run", "checkpoint", *SETTINGS)} | {
         "benchmark": benches
     }
@@ -432,13 +408,6 @@ def _is_explained(columns: Columns, told: Told) -> bool:
 # ----------------------------------------------------------------------------------------------------------------------
 # What is preferred.
 
-_RIGHT_WORDS = {
-    "model": {None, "model", "setting", "about", "item", "checkpoint", "run"},
-    "benchmark": {None, "benchmark", "metric", "subject"},
-    "item": {None, "item"},
-    "run": {None, "run", "item"},
-    "checkpoint": {None, "checkpoint"},
-}
 _WORD_POINTS = {"model": 3.0, "benchmark": 3.0, "metric": 2.0, "answer": 3.0, "item": 1.5, "run": 1.5,
                 "checkpoint": 2.0}  # fmt: skip
 
@@ -454,31 +423,21 @@ def _before(columns: Columns, told: Told) -> float:
     first = next((name for name in columns if columns.table.kinds[name] == "cell"), "")
     points = [
         *(points for role, points in _WORD_POINTS.items() for c in of[role] if c.word == role),
-        *(-4.0 for role, words in _RIGHT_WORDS.items() for c in of[role] if c.word not in words),
         -2.0 * sum(varied and c.word == "model" and c.distinct == 1 for c in models),
         1.0 * sum(c.word in {"setting", "about"} for c in models[1:]),
         -1.5 * sum(c.word in {"about", "item", "setting", "run"} or (c.word is None and "id" in c.parts)
                    for c in models[:1]),
-        -1.5 * sum(c.numeric and c.word is None and c.never for c in models[1:]),
         -1.5 * sum(c.word is None and c.has("system") for c in benches),
         -1.5 * sum(c.textual and c.like["run"] < 0.5 for c in of["run"]),
-        -1.0 * sum(c.kind == "path" for role in ("item", "checkpoint") for c in of[role]),
         0.4 * sum(c.name == first for c in models[:1]),
         -0.4 * sum(len(given.names) > 1 for role in ("model", "benchmark") for given in told.get(role, [])),
         -0.8 * ("model" in header),
-        -0.8 * ("benchmark" in header) * sum(c.kind == "cell" and c.word is None for c in benches),
-        -0.2 * sum(c.kind == "path" for c in benches),
-        -0.5 * sum(c.kind == "heading" for c in models),
-        -0.5 * sum(c.all_different and c.kind == "cell" and len(columns.table.cells) > 30 for c in models),
-        -1.0 * sum(c.length < 2 for c in (*models, *benches)),
-        -2.0 * sum(c.like["hash"] for c in (*models, *benches)),
     ]  # fmt: skip
     heads = [c.name for c in scores]
     if scores:
         unmarked = [c for c in scores if not c.evidence]
         points += [
             1.5 * float(np.mean([c.evidence for c in scores])) + 0.3 * min(5, len(scores)),
-            -2.0 * float(np.mean([c.whole and c.evidence < 2 for c in scores])),
             -1.0 * sum(1 < c.high <= 10 and not c.whole for c in unmarked) / len(scores),
             -1.5 * (len(set(map(_magnitude, unmarked))) > 1),
             -1.0 * sum(named_average(columns, name, heads) for name in heads),

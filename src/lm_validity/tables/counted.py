@@ -407,9 +407,6 @@ def _own_preparation(rows: pd.DataFrame, facts: pd.DataFrame, notes: list[str]) 
     names = rows.loc[sources.index, "benchmark"]
     is_own = [name in re.split(r"\s*,\s*", text.strip()) for name, text in zip(names, sources, strict=True)]
     is_foreign = ~np.array(is_own, dtype=bool)
-    if is_own and any(is_own):
-        listed = listing(sorted(names[~is_foreign].unique()))
-        notes.append(f"Prepared on their own training sets, as the source says: {listed}.")
     for text, foreign in names[is_foreign].groupby(sources[is_foreign]):
         notes.append(
             f"Prepared on {text}, not on their own training sets, so not train before test: "
@@ -571,16 +568,11 @@ def _of_this_study(
     those with scores."""
     if study is None:
         return sheet, rows
-    in_study, kind = schema.of_study(sheet, study), f"{key.capitalize()}s"
+    in_study = schema.of_study(sheet, study)
     out = sheet.loc[~in_study, key]
-    scored = out[out.isin(rows[key].unique())]
-    sparse = sheet.loc[scored.index, "studies"] == schema.NO_STUDY
+    scored = sorted(out[out.isin(rows[key].unique())])
     notes += with_names(
-        {
-            f"{kind} of other studies stay out: {{}}.": sorted(scored[~sparse]),
-            f"{kind} with `{schema.NO_STUDY}` in the sheet's column `studies` stay out: {{}}. `lm-validity report` "
-            "writes that where fewer than half of the scores are known.": sorted(scored[sparse]),
-        }
+        {f"{key.capitalize()}s that the sheet's column `studies` gives elsewhere stay out: {{}}.": scored}
     )
     return sheet[in_study].reset_index(drop=True), rows[~rows[key].isin(out)]
 

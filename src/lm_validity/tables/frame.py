@@ -517,8 +517,8 @@ def _numbers(value: Any) -> bool:
 def _flat(below: dict[str, Any]) -> dict[str, Any]:
     """Objects of nothing but leaves, whose keys are further columns; {} where they are alike, so records."""
     flat = {key: child for key, child in below.items() if isinstance(child, dict) and all(map(_leaf, child.values()))}
-    one_shape = len({frozenset(child) for child in flat.values()}) == 1
-    return {} if len(flat) > 1 and one_shape and len(next(iter(flat.values()))) > 1 else flat
+    shapes = {frozenset(child) for child in flat.values()}
+    return {} if len(flat) > 1 and len(shapes) == 1 and max(map(len, shapes)) > 1 else flat
 
 
 def _by_columns(node: dict[str, Any]) -> list[dict[str, Any]] | None:
@@ -544,9 +544,7 @@ def _by_columns(node: dict[str, Any]) -> list[dict[str, Any]] | None:
 
 
 def _of_rows(node: dict[str, Any], rows: list[Any]) -> list[dict[str, Any]] | None:
-    """The records of rows, lists beside a list of names, or objects in objects."""
-    if all(isinstance(row, dict) and isinstance(row.get("row"), dict) for row in rows):
-        return [row["row"] for row in rows]
+    """The records of rows, lists beside a list of names."""
     if not all(isinstance(row, list) and _leaf(row) for row in rows):
         return None
     heads = [value for value in node.values() if isinstance(value, list) and value is not rows]
@@ -565,8 +563,6 @@ def _alike(values: list[Any], *, nested: bool) -> bool:
         return False
     if len(values) == 1:
         return nested or isinstance(values[0], dict)
-    if all(isinstance(value, list) and _leaf(value) for value in values):
-        return True
     shapes = [_shape(value) for value in values]
     union = set[str]().union(*shapes)
     if sum(len(shape) for shape in shapes) >= 0.5 * len(union) * len(shapes):

@@ -197,9 +197,6 @@ def apply_table(columns: Columns, told: Told) -> Long:
 def _values(columns: Columns, told: Told, rows: np.ndarray) -> dict[str, np.ndarray]:
     """The numbers (n,) of each score column by its header, or whether answers are right (1) or wrong (0)."""
     names = [name for given in told.get("score", []) for name in given.names]
-    if names == [None]:
-        used = set(needed(told))
-        names = [name for name, column in columns.items() if column.numeric and name not in used]
     values = {name: _numbers(columns, name, rows) for name in names if name is not None}
     for given in told.get("answer", []):
         name = str(given.names[0])
@@ -265,11 +262,6 @@ def _leave_out(long: Long, values: Iterable[str], rows: np.ndarray) -> None:
     with the place of the first. Raises InputError where most rows have no name."""
     for role in ("model", "benchmark"):
         empty = (long.rows[role] == "").to_numpy()
-        if 2 * empty.sum() > len(empty):
-            place = long.columns.table.place(int(long.rows["row"].iloc[int(np.argmax(empty))]))
-            raise InputError(
-                f"{place}: no {role} ({int(empty.sum())} such rows).", "name another column, or fill it in."
-            )
         if empty.any():
             long.notes.append(f"Left out: {count(int(empty.sum()), 'score')} without a {role}.")
             long.rows = long.rows[~empty].reset_index(drop=True)
@@ -331,52 +323,36 @@ _LIKE, _FEWEST = 0.08, 3  # relative difference between an error and that of its
 def standard_errors(values: np.ndarray, errors: np.ndarray, n: np.ndarray, kind: str | None) -> np.ndarray:
     """Standard errors (k,) of values (k,) from errors of a kind; NaN where that cannot be had.
 
-    A standard error is itself, half of a 95% interval 1.96 of them. A standard deviation, and an error of no kind, are
-    read by p (1 - p), the variance of a share's items: sqrt(p(1-p)) is one over items, that over sqrt(n) a standard
-    error. What is said to be a standard error and is a deviation by all shares is read as one.
+    A standard error is itself, half of a 95% interval 1.96 of them. Errors that are sqrt(p (1 - p)) in all values are
+    standard deviations between items, whatever they are called: over sqrt(n) they are standard errors. Other standard
+    deviations, and errors of no kind, say nothing.
     """
-    share = values / (100.0 if np.nanmax(values, initial=0) > 1 else 1.0)
-    scaled = errors / (100.0 if np.nanmax(values, initial=0) > 1 else 1.0)
+    unit = 100.0 if np.nanmax(values, initial=0) > 1 else 1.0
+    share, scaled = values / unit, errors / unit
     inside = (share > 0.02) & (share < 0.98) & (scaled > 0)
-    spread = np.sqrt(np.where(inside, share * (1 - share), np.nan))
-
-    def like(expected: np.ndarray) -> bool:
-        known = inside & np.isfinite(expected)
-        return known.sum() >= _FEWEST and bool(np.all(np.abs(scaled[known] / expected[known] - 1) <= _LIKE))
-
-    if kind != "ci95" and like(spread):
+    off = np.abs(scaled[inside] / np.sqrt(share[inside] * (1 - share[inside])) - 1)
+    if kind != "ci95" and len(off) >= _FEWEST and off.max() <= _LIKE:
         by_items: np.ndarray = errors / np.sqrt(n)
         return by_items
-    if kind is None or kind == "sd":
-        kind = "se" if like(spread / np.sqrt(n)) else "ci95" if like(_Z95 * spread / np.sqrt(n)) else "unknown"
-    factor: dict[str, float] = {"se": 1.0, "ci95": 1 / _Z95}
-    return errors * factor.get(kind, np.nan)
+    factors: dict[str | None, float] = {"se": 1.0, "ci95": 1 / _Z95}
+    return errors * factors.get(kind, np.nan)
 
 
 def averages(columns: Columns, names: Sequence[str]) -> set[str]:
-    """Columns that arithmetic shows to be the mean of all others, or of at least three just before or behind them,
-    within rounding, in every row; of two others, where their headers say an average too."""
+    """Columns that arithmetic shows to be the mean of all others, at least three, within rounding, in every row; of two
+    others, where their headers say an average too."""
     if (found := columns.means.get(tuple(names))) is not None:
         return found
     found = columns.means[tuple(names)] = set[str]()
     for name in sorted(names, key=lambda name: not columns[name].averages):
         column = columns[name]
         parts = [each for each in names if each != name and not (each in found or columns[each].averages)]
-        place = sum(names.index(each) < names.index(name) for each in parts)
-        ends = [(0, len(parts)), *((i, place) for i in range(place)), *((place, i) for i in range(place, len(parts)))]
-        ends = [pair for pair in ends if pair[1] - pair[0] >= (2 if column.averages else 3)]
-        if not ends or len(parts) > _MOST_SCORES:
+        if len(parts) < (2 if column.averages else 3) or len(parts) > _MOST_SCORES:
             continue
-        grid = np.array([columns[each].numbers for each in parts])
-        sums, gaps = (np.vstack([np.zeros(grid.shape[1]), each.cumsum(axis=0)])
-                      for each in (np.nan_to_num(grid), np.isnan(grid)))  # fmt: skip
-        first, last = np.array(ends).T
-        means = (sums[last] - sums[first]) / (last - first)[:, None]
-        filled = (gaps[last] == gaps[first]) & ~np.isnan(column.numbers)
-        half = 0.6 * 10.0 ** -_digits(column)
-        equal = (np.abs(means - np.where(filled, column.numbers, 0.0)) <= half) | ~filled
-        rows = np.where((first == 0) & (last == len(parts)) | column.averages, 2, 4)
-        if np.any(equal.all(axis=1) & (filled.sum(axis=1) >= rows)):
+        means = np.mean([columns[each].numbers for each in parts], axis=0)
+        rows = ~np.isnan(means) & ~np.isnan(column.numbers)
+        off = np.abs(means[rows] - column.numbers[rows])
+        if len(off) > 1 and off.max() <= 0.6 * 10.0 ** -_digits(column):
             found.add(name)
     return found
 

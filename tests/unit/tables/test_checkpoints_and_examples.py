@@ -6,9 +6,7 @@ import pandas as pd
 import pytest
 from tests.unit.tables.conftest import read_files
 
-from lm_validity.studies.agreement.score_matrix import read_score_matrix
-from lm_validity.studies.signal.curves import read_learning_curves
-from lm_validity.tables.counted import Sources, report_rows
+from lm_validity.tables.counted import report_rows
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions, parse_arguments, training_point
 from lm_validity.tables.items import read_benchmark_items
 from lm_validity.tables.schema import ITEMS, SCORES, read_scores, write_table
@@ -94,22 +92,6 @@ def test_examples_of_the_task_come_before_those_of_the_run(more, expected, tmp_p
     assert found == expected if expected is not None else pd.isna(found)
 
 
-def test_a_checkpoint_and_a_five_shot_file_do_not_compare_as_final_zero_shot_scores(tmp_path):
-    """The two files that were compared without a word: an early checkpoint of one model, five examples of another."""
-    documents = [
-        version_0_3("org/a", 0.3, more=",revision=step1000"),
-        version_0_3("org/a", 0.4),
-        version_0_3("org/b", 0.9, examples=5),
-        version_0_3("org/b", 0.5),
-    ]
-    write_table(read_lm_eval(files(tmp_path, *documents)), SCORES, tmp_path / "scores.parquet")
-    (tmp_path / "m.csv").write_text("model\norg/a\norg/b\n")
-    (tmp_path / "b.csv").write_text("benchmark,metric\nquiz,acc\n")
-    matrix = read_score_matrix(Sources(*(tmp_path / name for name in ("scores.parquet", "m.csv", "b.csv"))))
-    assert matrix.value["direct"].tolist() == [[0.4], [0.5]]
-    assert any("stay out (1): 5 on quiz (models: 1)" in note for note in matrix.notes)
-
-
 SHOTS = "num_fewshot"
 CHOICES = {  # rows, the number that the sheet names, the places of the rows that count, how many notes
     "commonest": ([{SHOTS: 0}, {SHOTS: 5}, {SHOTS: 5}], None, [1, 2], 2),
@@ -136,19 +118,6 @@ def test_reports_read_one_number_of_examples_and_one_wording(rows, of_sheet, cou
     sheet = pd.DataFrame({"benchmark": ["quiz", "other"], "num_fewshot": of_sheet, "prepared_on": None})
     assert report_rows(table, sheet, notes)["value"].tolist() == counting
     assert len(notes) == said
-
-
-def test_curves_have_one_number_of_examples(tmp_path):
-    documents = [
-        version_0_3("a", value, examples, f",revision=step{step}")
-        for step, value, examples in ((1, 0.1, 0), (2, 0.2, 0), (3, 0.3, 0), (3, 0.9, 5))
-    ]
-    write_table(read_lm_eval(files(tmp_path, *documents)), SCORES, tmp_path / "scores.parquet")
-    (tmp_path / "m.csv").write_text("model\na\n")
-    learning = read_learning_curves(Sources(tmp_path / "scores.parquet", tmp_path / "m.csv"), "all")
-    curve = learning.curves["quiz"]["a"]
-    assert curve.values.tolist() == [0.1, 0.2, 0.3] and curve.checkpoints == ("step1", "step2", "step3")
-    assert learning.num_fewshot == {"quiz": 0}
 
 
 @pytest.mark.parametrize(("asked", "expected"), [(None, [1.0, 1.0]), (5, [0.0, 0.0]), (0, [1.0, 1.0])])

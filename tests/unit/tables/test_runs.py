@@ -8,7 +8,7 @@ from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
 from lm_validity.files import read_json
 from lm_validity.studies.agreement.report import report_agreement
-from lm_validity.tables.counted import Sources, count_scores
+from lm_validity.tables.counted import Sources
 from lm_validity.tables.schema import SCORES, write_table
 from lm_validity.tables.training import average_runs
 
@@ -53,6 +53,8 @@ def test_one_run_has_the_noise_of_those_of_others_and_alone_none():
     )
     rows, noise, notes = average_runs(table({("a", "x"): [0.40], ("b", "x"): [0.5]}), "f")
     assert noise == {} and notes == [] and rows["stderr"].tolist() == [0.05, 0.05]
+    with pytest.raises(InputError, match="run 1 of a on x"):
+        average_runs(table({("a", "x"): [0.40, 0.42]}).assign(run=pd.array([1, 1], "Int64")), "f")
 
 
 def test_likeliest_answers_and_other_items_stay_out_and_are_counted():
@@ -76,14 +78,6 @@ def test_a_run_far_from_the_others_is_named():
     assert len(average_runs(table(runs, error=0.1), "f").notes) == 1  # within three errors of a run
     pairs = {key: values[:2] for key, values in runs.items()} | {("m2", "x"): [0.1, 0.6]}
     assert len(average_runs(table(pairs, error=0.02), "f").notes) == 1
-
-
-def test_the_same_run_twice_is_refused(tmp_path):
-    rows = table({("a", "x"): [0.40, 0.42]})
-    rows["run"] = pd.array([1, 1], "Int64")
-    write_table(rows, SCORES, tmp_path / "scores.parquet")
-    with pytest.raises(InputError, match="run 1 of a on x"):
-        count_scores(Sources(tmp_path / "scores.parquet"))
 
 
 def test_a_report_over_runs(tmp_path):

@@ -4,11 +4,9 @@ import json
 
 import pandas as pd
 import pytest
-from tests.unit.compared import compare_models
 from typer.testing import CliRunner
 
 from lm_validity.cli.reports import app
-from lm_validity.errors import InputError
 from lm_validity.site.cards.values import CardSources
 from lm_validity.tables.counted import Sources, count_scores
 from lm_validity.tables.schema import SCORES, SETTINGS, read_table, write_table
@@ -115,16 +113,6 @@ def test_a_key_that_settings_leave_open_stands_for_all_and_a_given_one_counts_be
     counted = count_scores(Sources(scores))
     assert len(counted.rows) == 33
     assert counted.rows.loc[counted.rows["model"] == "ant", "checkpoint"].tolist() == ["step1"] * 3
-
-
-def test_compare_refuses_unlike_versions_and_parts(tmp_path):
-    scores = made(tmp_path, (["bee"], ["qa_one"], {"task_version": "3"}), task_version="1")
-    with pytest.raises(InputError, match=r"task versions.*qa_one") as error:
-        compare_models("ant", "bee", scores)
-    assert "--mix-versions" in error.value.hint
-    mixed = compare_models("ant", "bee", scores, unlike="kept")
-    assert len(mixed.differences) == 3
-    assert len(compare_models("ant", "cat", scores).differences) == 3
 
 
 @pytest.mark.parametrize("mixed", [False, True])

@@ -419,27 +419,19 @@ def _before(columns: Columns, told: Told) -> float:
           for role in (*_WORD_POINTS, "score")}  # fmt: skip
     header = {role for role, sources in told.items() for given in sources if None in given.names}
     models, benches, scores = of["model"], of["benchmark"], of["score"]
-    varied = any(c.word == "model" and c.distinct > 1 for c in columns.values())
-    first = next((name for name in columns if columns.table.kinds[name] == "cell"), "")
     points = [
         *(points for role, points in _WORD_POINTS.items() for c in of[role] if c.word == role),
-        -2.0 * sum(varied and c.word == "model" and c.distinct == 1 for c in models),
-        1.0 * sum(c.word in {"setting", "about"} for c in models[1:]),
         -1.5 * sum(c.word in {"about", "item", "setting", "run"} or (c.word is None and "id" in c.parts)
                    for c in models[:1]),
         -1.5 * sum(c.word is None and c.has("system") for c in benches),
         -1.5 * sum(c.textual and c.like["run"] < 0.5 for c in of["run"]),
-        0.4 * sum(c.name == first for c in models[:1]),
         -0.4 * sum(len(given.names) > 1 for role in ("model", "benchmark") for given in told.get(role, [])),
         -0.8 * ("model" in header),
     ]  # fmt: skip
     heads = [c.name for c in scores]
     if scores:
-        unmarked = [c for c in scores if not c.evidence]
         points += [
             1.5 * float(np.mean([c.evidence for c in scores])) + 0.3 * min(5, len(scores)),
-            -1.0 * sum(1 < c.high <= 10 and not c.whole for c in unmarked) / len(scores),
-            -1.5 * (len(set(map(_magnitude, unmarked))) > 1),
             -1.0 * sum(named_average(columns, name, heads) for name in heads),
         ]
     metrics = known_names() | vocabulary("is")["score"]
@@ -451,11 +443,6 @@ def _before(columns: Columns, told: Told) -> float:
         [plain(name) in known_names() for name in heads] if "benchmark" in header else [c.like["task"] for c in benches]
     )
     return sum(points) + 2.0 * float(np.mean(tasks or [0]))
-
-
-def _magnitude(c: Column) -> int:
-    """Of what size the numbers of a column are: shares 0, up to 10 1, percentages 2, larger ones more."""
-    return 2 if c.whole and c.high <= 100 else int(np.ceil(np.log10(max(1, c.high))))
 
 
 def _after(long: Long) -> float:

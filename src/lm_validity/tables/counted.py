@@ -544,17 +544,9 @@ def _last_of(points: pd.DataFrame) -> list[str] | str:
     names: list[str] = points.index.tolist()
     if len(names) == 1:
         return names
-    columns_known = [column for column in points if points[column].notna().all()]
-    ends = [set(points.index[points[column] == points[column].max()]) for column in columns_known]
-    listed = f"{listing(sorted(names))}, none of them 'final', and"
-    if not ends:
-        untold = points[points.columns[points.notna().sum().argmax()]].isna()
-        return f"{listed} how far {listing(sorted(points.index[untold]))} was trained is not in the table"
-    last = set.intersection(*ends)
-    if not last:
-        by_tokens, by_iteration = (listing(sorted(end)) for end in ends)
-        return f"{listed} the last is {by_tokens} by their tokens and {by_iteration} by their iterations"
-    return sorted(last)
+    ends = [set(points.index[column == column.max()]) for _, column in points.items() if column.notna().all()]
+    last = set.intersection(*ends) if ends else set()
+    return sorted(last) or f"{listing(sorted(names))}, of which neither tokens nor iterations say which is the last"
 
 
 # ----------------------------------------------------------------------------------------------------------------------

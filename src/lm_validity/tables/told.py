@@ -188,6 +188,8 @@ def apply_table(columns: Columns, told: Told) -> Long:
     long = Long(told, columns, _rows(columns, told, values, rows))
     long.percent = frozenset(name for name in values if name in columns and columns[name].percent)
     _leave_out(long, values, rows)
+    if long.rows.empty:
+        raise InputError("--columns: no row has a model, a benchmark and a number.", "name other columns.")
     _check_once(long)
     if "error" in told or any(name in columns and not np.isnan(columns[name].spreads).all() for name in values):
         long.rows = long.rows.assign(error=_errors(long))
@@ -242,10 +244,7 @@ def _rows(columns: Columns, told: Told, values: dict[str, np.ndarray], rows: np.
                 piece[role] = joined(columns, told[role][0].names, plain_text(header), places, sign)
         counts = columns[header].counts if header in columns else np.full(len(numbers), np.nan)
         pieces.append(pd.DataFrame(piece | {"n": (counts if n_items is None else n_items)[places]}))
-    found = pd.concat(pieces, ignore_index=True)
-    if found.empty:
-        raise InputError("--columns: no cell of the score columns is a number.", "name columns with numbers.")
-    return found.assign(error=np.nan)
+    return pd.concat(pieces, ignore_index=True).assign(error=np.nan)
 
 
 def joined(columns: Columns, names: Iterable[str | None], header: str, places: np.ndarray, sign: str) -> np.ndarray:
@@ -259,7 +258,7 @@ def joined(columns: Columns, names: Iterable[str | None], header: str, places: n
 
 def _leave_out(long: Long, values: Iterable[str], rows: np.ndarray) -> None:
     """Leave rows without a model or a benchmark out, and say it; say too which cells of score columns are no numbers,
-    with the place of the first. Raises InputError where most rows have no name."""
+    with the place of the first."""
     for role in ("model", "benchmark"):
         empty = (long.rows[role] == "").to_numpy()
         if empty.any():

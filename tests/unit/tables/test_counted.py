@@ -103,23 +103,21 @@ def test_the_last_checkpoint_is_final_else_by_tokens_else_by_steps(name):
 
 
 @pytest.mark.parametrize(
-    ("points", "words"),
+    "points",
     [
-        ([("main", None, None), ("step1", 1, None)], ["how far main was trained"]),
-        ([("s1", 1000, None), ("s2", None, 4.0)], ["was trained is not in the table"]),
-        ([("s1", 1000, 9.0), ("s2", 2000, 4.0)], ["s1 by their tokens", "s2 by their iterations"]),
+        [("main", None, None), ("step1", 1, None)],
+        [("s1", 1000, None), ("s2", None, 4.0)],
+        [("s1", 1000, 9.0), ("s2", 2000, 4.0)],
     ],
     ids=["untold", "one measure each", "contradicting"],
 )
-def test_a_last_checkpoint_that_is_not_known_is_refused(tmp_path, points, words):
+def test_a_last_checkpoint_that_is_not_known_is_refused(tmp_path, points):
     rows = [
         {"model": "a", "benchmark": "x", "value": 0.5, "checkpoint": name, "iteration": steps, "tokens_b": tokens}
         for name, steps, tokens in points
     ]
-    counted = count_scores(Sources(*table(tmp_path, rows)))
-    with pytest.raises(InputError, match="a has the checkpoints") as error:
-        counted.last()
-    assert all(word in error.value.problem for word in words)
+    with pytest.raises(InputError, match=f"a has the checkpoints {points[0][0]}, {points[1][0]}"):
+        count_scores(Sources(*table(tmp_path, rows))).last()
     assert CardSources(*(table(tmp_path, rows)[place] for place in (0, 2)), []).last_scores.empty
 
 

@@ -108,8 +108,11 @@ def score_sets(columns: Columns, but: Sequence[str]) -> list[list[str]]:
     allowed = list({(c.head, c.numbers.tobytes()): c for c in reversed(allowed)}.values())[::-1]  # each once
     decimal = [c for c in allowed if not c.whole or c.evidence]
     bases = [
+        [c for c in allowed if c.evidence == 2],
         [c for c in allowed if c.evidence],
+        decimal,
         [c for c in decimal if not c.whole],
+        [c for c in decimal if c.low >= 0 and c.high <= 1],
         [c for c in allowed if c.low >= 0 and 10 < c.high <= 100],
         [c for c in allowed if c.low >= 0 and c.high <= 100 and (c.distinct > 1 or len(columns.table.cells) == 1)],
         allowed,
@@ -172,6 +175,9 @@ def _options(columns: Columns) -> Iterator[Told]:
         named: Told = {"model": one(model)} if model else {}
         named |= {"benchmark": one(bench)} if bench else {}
         fixed = {role: given for role, given in by_word.items() if not set(needed({role: given})) & set(own)}
+        for role in ("run", "checkpoint"):  # of a model, not of its scores
+            if model and role in fixed and columns.determines([model], needed({role: fixed[role]})[0]):
+                del fixed[role]
         for scores in _scores(columns, named, metric="metric" in fixed):
             free = {
                 role: given for role, given in fixed.items() if not set(needed({role: given})) & set(needed(scores))
@@ -408,6 +414,10 @@ def _is_explained(columns: Columns, told: Told) -> bool:
 # ----------------------------------------------------------------------------------------------------------------------
 # What is preferred.
 
+_RIGHT_WORDS = {
+    "model": {None, "model", "setting", "about", "item", "checkpoint", "run"},
+    "benchmark": {None, "benchmark", "metric", "subject"},
+}
 _WORD_POINTS = {"model": 3.0, "benchmark": 3.0, "metric": 2.0, "answer": 3.0, "item": 1.5, "run": 1.5,
                 "checkpoint": 2.0}  # fmt: skip
 
@@ -421,6 +431,7 @@ def _before(columns: Columns, told: Told) -> float:
     models, benches, scores = of["model"], of["benchmark"], of["score"]
     points = [
         *(points for role, points in _WORD_POINTS.items() for c in of[role] if c.word == role),
+        *(-4.0 for role, words in _RIGHT_WORDS.items() for c in of[role] if c.word not in words),
         -1.5 * sum(c.word in {"about", "item", "setting", "run"} or (c.word is None and "id" in c.parts)
                    for c in models[:1]),
         -1.5 * sum(c.word is None and c.has("system") for c in benches),
@@ -432,6 +443,8 @@ def _before(columns: Columns, told: Told) -> float:
     if scores:
         points += [
             1.5 * float(np.mean([c.evidence for c in scores])) + 0.3 * min(5, len(scores)),
+            -2.0 * float(np.mean([c.whole and c.evidence < 2 for c in scores])),
+            -1.5 * (len({_magnitude(c) for c in scores if not c.evidence}) > 1),
             -1.0 * sum(named_average(columns, name, heads) for name in heads),
         ]
     metrics = known_names() | vocabulary("is")["score"]
@@ -443,6 +456,11 @@ def _before(columns: Columns, told: Told) -> float:
         [plain(name) in known_names() for name in heads] if "benchmark" in header else [c.like["task"] for c in benches]
     )
     return sum(points) + 2.0 * float(np.mean(tasks or [0]))
+
+
+def _magnitude(c: Column) -> int:
+    """Of what size the numbers of a column are: shares 0, up to 10 1, percentages 2, larger ones more."""
+    return 2 if c.whole and c.high <= 100 else int(np.ceil(np.log10(max(1, c.high))))
 
 
 def _after(long: Long) -> float:

@@ -92,8 +92,7 @@ class Frame:
 def frame(sources: Sequence[Source]) -> Frame:
     """The tables of the files. A file that was named itself and cannot be read raises InputError."""
     skipped: dict[Path, str] = {}
-    groups: list[list[tuple[int, Block]]] = []
-    exact: dict[tuple[Schema, frozenset[str]], list[tuple[int, Block]]] = {}
+    groups: dict[Schema, list[_Group]] = {}
     common, names = file_names([source.parts for source in sources])
     halves = _halves(set(names))
     for number, (source, name) in enumerate(zip(sources, names, strict=True)):
@@ -111,33 +110,31 @@ def frame(sources: Sequence[Source]) -> Frame:
         above |= dict(zip(("file 1", "file 2"), halves.get(name, ()), strict=False))
         for block in blocks:
             cells = block.cells.assign(**{key: text for key, text in above.items() if key not in block.cells})
-            _group(block, groups, exact).append((number, block._replace(cells=cells)))
-    tables = [_table(group, sources) for group in groups]
+            _group(block, groups).append((number, block._replace(cells=cells)))
+    tables = [_table(group.parts, sources) for group in itertools.chain(*groups.values())]
     return Frame(sorted(tables, key=lambda table: (len(table.schema), -len(table.cells))), list(sources), skipped)
 
 
-def _group(
-    block: Block,
-    groups: list[list[tuple[int, Block]]],
-    exact: dict[tuple[Schema, frozenset[str]], list[tuple[int, Block]]],
-) -> list[tuple[int, Block]]:
+class _Group(NamedTuple):
+    """Rows of one kind from several files, with the number of each: the first column of a table, and all columns."""
+
+    first: str | None
+    names: set[str]
+    parts: list[tuple[int, Block]]
+
+
+def _group(block: Block, groups: dict[Schema, list[_Group]]) -> list[tuple[int, Block]]:
     """The rows of the same kind from earlier files, or a new group."""
-    names = frozenset(block.cells)
-    if (found := exact.get((block.schema, names))) is None:
-        for group in reversed(groups[-20:]):
-            first, columns = group[0][1], {name for _, part in group for name in part.cells}
-            alike = block.schema != ("table",) or _first(block) == _first(first)
-            if first.schema == block.schema and alike and 2 * len(names & columns) >= min(len(names), len(columns)):
-                found = group
-                break
-        else:
-            groups.append(found := [])
-        exact[block.schema, names] = found
-    return found
-
-
-def _first(block: Block) -> str | None:
-    return next((name for name in block.cells if not _PLACES.fullmatch(name)), None)
+    names = set(map(str, block.cells))
+    similar = groups.setdefault(block.schema, [])
+    first = next((name for name in block.cells if not _PLACES.fullmatch(name)), None)
+    for group in similar[::-1]:
+        shared = 2 * len(names & group.names) >= min(len(names), len(group.names))
+        if shared and (block.schema != ("table",) or group.first == first):
+            group.names.update(names)
+            return group.parts
+    similar.append(_Group(first, names, []))
+    return similar[-1].parts
 
 
 def _table(group: list[tuple[int, Block]], sources: Sequence[Source]) -> Table:

@@ -29,14 +29,6 @@ class Candidate(NamedTuple):
     long: Long
     points: float
 
-    @property
-    def signature(self) -> tuple[object, ...]:
-        """What readings that give one table have in common."""
-        scores = self.long.scores
-        names = (tuple(sorted(" ".join(sorted(str(name).split())) for name in scores[role].unique()))
-                 for role in ("model", "benchmark"))  # fmt: skip
-        return len(scores), round(float(scores["value"].sum()), 6), *names
-
 
 def one(name: str) -> list[Given]:
     """A column as a role's."""
@@ -61,9 +53,10 @@ def find(tables: Sequence[Columns], refusals: list[InputError]) -> list[Candidat
             if not _repeats(long.scores):
                 continue
             candidate = Candidate(long, points + _after(long))
-            same = found.get(candidate.signature)
-            if same is None or same.points < candidate.points:
-                found[candidate.signature] = candidate
+            names = (tuple(sorted(" ".join(sorted(str(name).split())) for name in long.scores[role].unique()))
+                     for role in ("model", "benchmark"))  # fmt: skip
+            table = len(long.scores), round(float(long.scores["value"].sum()), 6), *names
+            found[table] = max(found.get(table, candidate), candidate, key=lambda each: each.points)
     return _diverse(sorted(found.values(), key=lambda each: -each.points))
 
 

@@ -217,11 +217,6 @@ class Column:
         return 1 if self.has("score") or self.head.startswith(("mmlu", "arc_", "gsm8k")) else 0
 
     @cached_property
-    def averages(self) -> bool:
-        """Whether the header says an average."""
-        return self.has("average")
-
-    @cached_property
     def textual(self) -> bool:
         """Whether its cells can be names."""
         texts = not (self.numeric or self.boolean or self.says) and self.length < _LONGEST_NAME

@@ -343,10 +343,10 @@ def averages(columns: Columns, names: Sequence[str]) -> set[str]:
     if (found := columns.means.get(tuple(names))) is not None:
         return found
     found = columns.means[tuple(names)] = set[str]()
-    for name in sorted(names, key=lambda name: not columns[name].averages):
+    for name in sorted(names, key=lambda name: not columns[name].has("average")):
         column = columns[name]
-        parts = [each for each in names if each != name and not (each in found or columns[each].averages)]
-        if len(parts) < (2 if column.averages else 3) or len(parts) > _MOST_SCORES:
+        parts = [each for each in names if each != name and not (each in found or columns[each].has("average"))]
+        if len(parts) < (2 if column.has("average") else 3) or len(parts) > _MOST_SCORES:
             continue
         means = np.mean([columns[each].numbers for each in parts], axis=0)
         rows = ~np.isnan(means) & ~np.isnan(column.numbers)
@@ -366,7 +366,7 @@ def _digits(column: Column) -> int:
 
 def named_average(columns: Columns, name: str, names: Sequence[str]) -> bool:
     """Whether a column is called an average and lies between the others in every row."""
-    if not columns[name].averages or len(names) < 3:
+    if not columns[name].has("average") or len(names) < 3:
         return False
     others = np.array([columns[other].numbers for other in names if other != name])
     value = columns[name].numbers

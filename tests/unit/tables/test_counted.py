@@ -15,7 +15,7 @@ from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.items.answers import model_scores
 from lm_validity.studies.signal.curves import read_learning_curves
 from lm_validity.tables import counted as counted_scores
-from lm_validity.tables.counted import Sources, count_scores, last_checkpoints
+from lm_validity.tables.counted import Sources, count_scores, last_checkpoints, under_metric
 from lm_validity.tables.schema import SCORES, SETTINGS, read_scores, write_table
 
 SOURCE = Path(lm_validity.__file__).parent
@@ -124,39 +124,10 @@ def test_a_last_checkpoint_that_is_not_known_is_refused(tmp_path, points):
 # ---- one metric ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("in_table", "in_sheet"), [("acc", "acc"), ("acc,none", "acc"), ("acc", '"acc,none"')])
-def test_a_metric_without_a_filter_is_the_unfiltered_one_everywhere(tmp_path, in_table, in_sheet):
-    rows = [
-        {"model": model, "benchmark": name, "value": value + ability, "metric": in_table}
-        for model, ability in (("a", 0.0), ("b", 0.05), ("c", 0.1))
-        for name, value in (("x", 0.5), ("y", 0.6))
-    ]
-    sheet = f"benchmark,metric,higher_is_better\nx,{in_sheet},1\ny,{in_sheet},1\n"
-    scores, models, benchmarks = table(tmp_path, rows, sheet)
-    compared = compare_models("a", "b", scores, benchmarks=benchmarks).differences
-    assert [(row.benchmark, row.metric, round(row.change, 6)) for row in compared] == [
-        ("x", "acc,none", 0.05),
-        ("y", "acc,none", 0.05),
-    ]
-    assert np.isfinite(read_score_matrix(Sources(scores, models, benchmarks)).value["direct"]).all()
-    assert len(CardSources(scores, benchmarks, []).last_scores) == 6
-
-
-def test_a_misspelt_metric_is_refused_with_the_right_one(tmp_path):
-    rows = [
-        {"model": model, "benchmark": name, "value": 0.5, "metric": metric}
-        for model in "abc"
-        for name in "xyz"
-        for metric in ("acc,none", "acc_norm,none")
-    ]
-    sheet = "benchmark,metric\nx,acc_norm\ny,acc_nrom\nz,acc\n"
-    with pytest.raises(InputError, match=r"b\.csv, benchmark 'y', column 'metric': .*'acc_nrom,none'") as error:
-        count_scores(Sources(*table(tmp_path, rows, sheet)))
-    assert error.value.hint == "did you mean 'acc_norm,none'?"
-    unknown = sheet.replace("acc_nrom", "bleu")
-    with pytest.raises(InputError, match="'bleu,none'") as error:
-        count_scores(Sources(*table(tmp_path, rows, unknown)))
-    assert "acc,none, acc_norm,none" in error.value.hint
+def test_a_metric_without_a_filter_is_the_unfiltered_one():
+    metrics = pd.Series(["acc", "acc,none", None, "acc,strict", "f1"])
+    for name in ("acc", "acc,none"):
+        assert under_metric(metrics, name).tolist() == [True, True, True, False, False]
 
 
 def test_a_metric_that_other_benchmarks_have_leaves_its_benchmark_out_with_a_note(tmp_path):
@@ -164,24 +135,6 @@ def test_a_metric_that_other_benchmarks_have_leaves_its_benchmark_out_with_a_not
     counted = count_scores(Sources(*table(tmp_path, rows, "benchmark,metric\nx,f\ny,f\n")))
     assert counted.benchmarks["benchmark"].tolist() == ["x"]
     assert any("f,none" in note and "a,none" in note for note in counted.notes)
-
-
-# ---- one direction -------------------------------------------------------------------------------------------------
-
-
-def test_the_sheets_direction_counts_everywhere_and_what_is_assumed_is_known(tmp_path):
-    rows = [
-        {"model": model, "benchmark": name, "value": value, "metric": f"{metric},none", "higher_is_better": up}
-        for name, metric, up in (("told", "acc", False), ("sheet", "acc", True), ("open", "own", None))
-        for model, value in (("a", 0.4), ("b", 0.6))
-    ]
-    sheet = "benchmark,metric,higher_is_better\ntold,acc,\nsheet,acc,0\nopen,own,\n"
-    scores, models, benchmarks = table(tmp_path, rows, sheet)
-    facts = count_scores(Sources(scores, models, benchmarks)).benchmarks.set_index("benchmark")
-    assert facts["higher_is_better"].to_dict() == {"told": False, "sheet": False, "open": True}
-    assert facts["direction_known"].to_dict() == {"told": True, "sheet": True, "open": False}
-    compared = {row.benchmark: -row.change for row in compare_models("a", "b", scores, None, benchmarks).differences}
-    assert [name for name, difference in compared.items() if difference > 0] == ["sheet", "told"]
 
 
 # ---- nobody else decides -------------------------------------------------------------------------------------------

@@ -437,6 +437,7 @@ def _before(columns: Columns, told: Told) -> float:
         points += [
             1.5 * float(np.mean([c.evidence for c in scores])) + 0.3 * min(5, len(scores)),
             -2.0 * float(np.mean([c.whole and c.evidence < 2 for c in scores])),
+            -1.0 * sum(1 < c.high <= 10 and not (c.whole or c.evidence) for c in scores) / len(scores),
             -1.5 * (len({_magnitude(c) for c in scores if not c.evidence}) > 1),
             -1.0 * sum(named_average(columns, name, heads) for name in heads),
         ]

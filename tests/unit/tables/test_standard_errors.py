@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm_validity.tables.counted import Sources, count_scores
-from lm_validity.tables.schema import SCORES, write_table
+from lm_validity.tables.schema import SCORES
 from lm_validity.tables.standard_errors import checked_errors, error_notes
 
 SHEET = pd.DataFrame([{"benchmark": "quiz", "metric": "acc,none", "output_type": "multiple_choice", "n_items": 500.0}])
@@ -71,32 +70,19 @@ def test_scores_within_0_and_1_have_no_errors_beyond_a_half_whatever_the_metric_
 
 
 def curves(error: float, models=3, points=20) -> pd.DataFrame:
-    """Learning curves with a scatter of 0.004 between checkpoints."""
+    """Learning curves with a scatter of 0.004 between checkpoints, in no order."""
     noise = np.random.default_rng(1).normal(0, 0.004, (models, points))
-    values = 0.25 + 0.002 * np.arange(points) + noise
-    rows = [
-        scores([value], error, checkpoint=f"step{i}", iteration=float(i)).assign(model=f"m{model}")
-        for model, curve in enumerate(values)
-        for i, value in enumerate(curve)
-    ]
-    return pd.concat(rows).sample(frac=1, random_state=0)
+    values, steps = 0.25 + 0.002 * np.arange(points) + noise, np.tile(np.arange(points), models)
+    rows = scores(values.ravel(), error, checkpoint=steps.astype(str), iteration=steps.astype(float))
+    return rows.assign(model=np.repeat([f"m{i}" for i in range(models)], points)).sample(frac=1, random_state=0)
 
 
-def test_errors_are_held_against_the_scatter_between_checkpoints_where_items_are_unknown(tmp_path):
-    def checks_of(rows, sheet=None):
-        """By way of a table, whose rows are in no order."""
-        write_table(rows, SCORES, tmp_path / "scores.parquet")
-        return count_scores(Sources(tmp_path / "scores.parquet", benchmarks=sheet)).checks
-
-    (check,) = checks_of(curves(0.04))
+def test_errors_are_held_against_the_scatter_between_checkpoints_where_items_are_unknown():
+    (check,) = checked_errors(curves(0.04), NO_SHEET).checks
     assert (check.code, check.scores, check.of) == ("beyond_scatter", 60, 60) and check.ratio == pytest.approx(10, 0.2)
-    assert checks_of(curves(0.012)) == ()
-    assert checks_of(curves(0.04, models=1, points=9)) == ()  # too few points
+    assert codes(curves(0.012)) == codes(curves(0.04, models=1, points=9)) == []  # of which the last are too few
     right = np.sqrt(0.25 * 0.75 / 149)
-    assert checks_of(curves(right).assign(n_items=150)) == ()  # answers that hardly change between checkpoints
-    (tmp_path / "b.csv").write_text("benchmark,metric\nquiz,acc\n")
-    both = pd.concat([curves(0.04).assign(metric="f1"), curves(0.012)])
-    assert checks_of(both, tmp_path / "b.csv") == ()  # not the sheet's metric
+    assert codes(curves(right).assign(n_items=150)) == []  # answers that hardly change between checkpoints
 
 
 def test_errors_of_eleven_items_beside_scores_that_are_shares_of_a_thousand_are_not_used():

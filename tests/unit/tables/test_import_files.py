@@ -35,7 +35,8 @@ def read(folder, **options) -> tuple[pd.DataFrame, ImportLog]:
 
 
 def test_a_folder_of_several_formats(tmp_path):
-    put(tmp_path / "in" / "a.json", result("org/a", 0.1))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json.gz").write_bytes(gzip.compress(json.dumps(result("org/a", 0.1)).encode()))
     put(tmp_path / "in" / "b.json", evaluation("org/b", 0.2))
     put(tmp_path / "in" / "c.csv", "model,benchmark,acc\norg/c,quiz,0.3\n")
     put(tmp_path / "in" / "config.json", {"architectures": []})

@@ -61,7 +61,7 @@ def _member(path: Path, name: str) -> Any:
 
 def _log(opened: Opened) -> Document:
     """A log, or its header. Raises InputError for a run that did not end well."""
-    log = opened.document if opened.path.suffix == ".json" else _member(opened.path, "header.json")
+    log = _member(opened.path, "header.json") if opened.path.suffix == ".eval" else opened.document
     if part(log).get("status") != "success" or not isinstance(log.get("results"), dict):
         problem = f"{opened.path}: the run has no scores (it ended as {part(log).get('status')!r})."
         raise InputError(problem, "`inspect eval-retry`.")
@@ -110,7 +110,7 @@ def _log_answers(root: Place) -> pd.DataFrame:
     """The answers that a metric `metric,scorer` is a mean of: `key, document, epoch, value, answer`."""
     keys = {str(scorer.get("name")): metric for scorer in engine.objects(root.root["results"].get("scores"))
             if (metric := next((name for name in _MEANS if name in _metrics(scorer)), None))}  # fmt: skip
-    samples = root.root.get("samples") if root.path.suffix == ".json" else _member(root.path, "summaries.json")
+    samples = _member(root.path, "summaries.json") if root.path.suffix == ".eval" else root.root.get("samples")
     rows = [
         (f"{metric},{name}", str(item.get("id")), item.get("epoch") or 1, _value(score["value"]), score.get("answer"))
         for name, metric in keys.items()

@@ -397,7 +397,7 @@ _NO_BENCHMARKS = ("model", "iteration", "gtokens", "model_type", "experiment")  
 
 def _curves(opened: Opened) -> pd.DataFrame:
     """The file as text; the index is a row's line, or the number of a checkpoint through all models."""
-    if opened.path.suffix != ".json":
+    if opened.document is None:
         return read_text_rows(opened.path, "a column a benchmark beside model, iteration and gtokens.").frame()
     frames = [pd.DataFrame()]
     for model, columns in opened.document["data"].items():

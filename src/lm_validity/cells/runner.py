@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import cache
+from itertools import product
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -300,7 +301,14 @@ class ReplayWorker:
     def compute(self, address: Address[BenchmarkCell]) -> None:
         """Commit one cell. Raises CellError where the file has no such score."""
         started, cell = time.time(), address.cell
-        served = self._served(cell)
+        (path, digest), protocol, row = self.workspace.served, rule_of(cell).protocol, self.run.models[cell.model]
+        scores, checkpoint = read_served(path, digest), cell.checkpoint or "final"
+        names = product((row.model, row.path), (cell.seed, None))
+        keys = ((model, checkpoint, cell.benchmark, protocol, seed) for model, seed in names)
+        served = next((scores[key] for key in keys if key in scores), None)
+        if served is None:
+            problem = f"{path}: no {protocol} score of {row.path} ({checkpoint}) on {cell.benchmark}."
+            raise CellError(problem, "leave the model or the benchmark out of the sheets, or complete the file.")
         is_score = "scores" in rule_of(cell).tables
         of_validation = not is_score or cell.split == "validation"
         result: dict[str, object] = {"source": f"{served.source}:test" if of_validation else served.source}
@@ -311,7 +319,6 @@ class ReplayWorker:
         else:  # what a fine-tune of the real kind records, as far as a selection reads it
             result |= {"epochs": [], "best_epoch": 1, "best_value": served.value, "adapter_sha256": None}
             result |= {"diverged": False, "reason": None}
-        path, digest = self.workspace.served
         sidecar = {
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
             "wall_seconds": round(time.time() - started, 3),
@@ -328,18 +335,6 @@ class ReplayWorker:
                 parquet.write_table(ITEMS.empty_table(), folder / "items.parquet")
 
         self.workspace.store.commit(address, result, sidecar, write_files)
-
-    def _served(self, cell: BenchmarkCell) -> Served:
-        protocol = rule_of(cell).protocol
-        path, digest = self.workspace.served
-        scores, row = read_served(path, digest), self.run.models[cell.model]
-        for model in (row.model, row.path):
-            for seed in (cell.seed, None):
-                score = scores.get((model, cell.checkpoint or "final", cell.benchmark, protocol, seed))
-                if score is not None:
-                    return score
-        problem = f"{path}: no {protocol} score of {row.path} ({cell.checkpoint or 'final'}) on {cell.benchmark}."
-        raise CellError(problem, "leave the model or the benchmark out of the sheets, or complete the file.")
 
 
 @cache

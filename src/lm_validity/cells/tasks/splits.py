@@ -33,31 +33,23 @@ log = logging.getLogger(__name__)
 def write_documents(benchmark: str, task: AnyTask, documents: Documents, path: Path) -> None:
     """Write documents.parquet, one row per document with the columns of DOCUMENTS; a perplexity corpus has none."""
     rows = []
-    if task.OUTPUT_TYPE != "loglikelihood_rolling":
-        for member in tasks.tasks_in(task).values():
-            member.set_fewshot_seed(tasks.FEWSHOT_SEED)  # the examples that scoring shows, where they are drawn
-        rows = [
-            {"benchmark": benchmark, "doc_id": address, **_describe(task, doc)}
-            for address, doc in zip(documents.addresses, documents.docs, strict=True)
-        ]
+    for member in tasks.tasks_in(task).values():
+        member.set_fewshot_seed(tasks.FEWSHOT_SEED)  # the examples that scoring shows, where they are drawn
+    corpus = task.OUTPUT_TYPE == "loglikelihood_rolling"
+    for address, doc in () if corpus else zip(documents.addresses, documents.docs, strict=True):
+        member = task_of(task, doc)
+        prefix, choice = member.doc_to_prefix(doc), member.OUTPUT_TYPE == "multiple_choice"
+        prompt = member.fewshot_context(doc, num_fewshot=member.config.num_fewshot or 0, gen_prefix=prefix)
+        # where the choices stand in the prompt, each has its own, and what follows is the same for all
+        varies = choice and member.multiple_input
+        row: dict[str, object] = {"benchmark": benchmark, "doc_id": address, "subject": tasks.subject_of(task, doc)}
+        row["context"] = str(member.doc_to_target(doc) if varies else member.doc_to_text(doc))
+        if choice:
+            choices = [str(text) for text in member.doc_to_choice(doc)]
+            row |= {"choices": choices, "gold": answers.gold_choice(member, doc)}
+        row |= {"prompt": None if varies else prompt, "target_delimiter": member.config.target_delimiter}
+        rows.append(row)
     write_table(pd.DataFrame(rows, columns=DOCUMENTS.names), DOCUMENTS, path)
-
-
-def _describe(task: AnyTask, doc: Doc) -> dict[str, object]:
-    member = task_of(task, doc)
-    prefix = member.doc_to_prefix(doc)
-    prompt = member.fewshot_context(doc, num_fewshot=member.config.num_fewshot or 0, gen_prefix=prefix)
-    choice = member.OUTPUT_TYPE == "multiple_choice"
-    # where the choices stand in the prompt, each has its own, and what follows is the same for all
-    varies = choice and member.multiple_input
-    return {
-        "subject": tasks.subject_of(task, doc),
-        "context": str(member.doc_to_target(doc) if varies else member.doc_to_text(doc)),
-        "choices": [str(text) for text in member.doc_to_choice(doc)] if choice else None,
-        "gold": answers.gold_choice(member, doc) if choice else None,
-        "prompt": None if varies else prompt,
-        "target_delimiter": member.config.target_delimiter,
-    }
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -106,7 +106,16 @@ def _hub_columns(source: TaskRow) -> SourceColumns:
     where = f"task {source.task!r} ({source.path})"
     try:
         if source.files:
-            return _hub_parquet(source)
+            options = {"repo_type": "dataset", "revision": source.revision, "allow_patterns": [*source.files]}
+            folder = Path(huggingface_hub.snapshot_download(source.path, **options))
+            files = sorted({file for pattern in source.files for file in folder.glob(pattern)})
+            if not files:
+                raise InputError(
+                    f"{where}: no file matches {', '.join(source.files)}.", "correct `files` in the tasks sheet."
+                )
+            tables = [pq.read_table(file) for file in files]
+            names = _read_of(source, tables[0].column_names)
+            return SourceColumns(pa.concat_tables([table.select(names) for table in tables]).to_pydict(), folder.name)
         known = _commit_on_hub(source)
         datasets.disable_progress_bars()
         dataset = datasets.load_dataset(
@@ -139,20 +148,6 @@ def _commit_on_hub(source: TaskRow) -> str | None:
         log.warning("%s: the hub is out of reach (%s); the local cache is looked into", source.path, first_line(error))
         return None
     return commit
-
-
-def _hub_parquet(source: TaskRow) -> SourceColumns:
-    fetched = huggingface_hub.snapshot_download(
-        source.path, repo_type="dataset", revision=source.revision, allow_patterns=list(source.files)
-    )
-    folder = Path(fetched)
-    files = sorted({file for pattern in source.files for file in folder.glob(pattern)})
-    if not files:
-        hint = "correct `files` in the tasks sheet."
-        raise InputError(f"task {source.task!r} ({source.path}): no file matches {', '.join(source.files)}.", hint)
-    tables = [pq.read_table(file) for file in files]
-    names = _read_of(source, tables[0].column_names)
-    return SourceColumns(pa.concat_tables([table.select(names) for table in tables]).to_pydict(), folder.name)
 
 
 def _read_of(source: TaskRow, columns: list[str]) -> list[str]:

@@ -132,8 +132,10 @@ def make_splits(
     ids: set[str | None] = set()
     splits: dict[str, Split] = {}
     for split in ("test",) if test_only else ("test", "validation", "train"):
-        chosen, by_text, by_id = _choose(task, candidates[split], caps[KINDS.index(split)], texts, ids)
-        removed, examined = by_text + by_id, len(chosen) + by_text + by_id
+        tried = _try(task, candidates[split], caps[KINDS.index(split)], texts, ids)
+        chosen, examined = sorted(row for row in tried if not row.shares), len(tried)
+        by_text, by_id = (sum(row.shares == part for row in tried) for part in ("text", "id"))
+        removed = by_text + by_id
         if removed > LARGEST_OVERLAP * examined and not allow_overlap:
             higher = "test" if split == "validation" else "test or validation"
             raise InputError(
@@ -283,25 +285,16 @@ class _Row(NamedTuple):
     digest: str
     text: str  # what identifies the document to a reader: its question and choices, normalised
     id: str | None
+    shares: str  # what it has in common with a split taken before: "text", "id" or nothing
 
 
-class _Chosen(NamedTuple):
-    """The rows that a split takes, and how many were left out by text and by id."""
-
-    rows: list[_Row]
-    by_text: int
-    by_id: int
-
-
-def _choose(task: AnyTask, candidates: Candidates, cap: int, texts: set[str], ids: set[str | None]) -> _Chosen:
-    """(the first `cap` candidates that share no text and no id with those of splits taken before, in the order of their
-    rows; how many were left out by text; by id)."""
+def _try(task: AnyTask, candidates: Candidates, cap: int, texts: set[str], ids: set[str | None]) -> list[_Row]:
+    """The candidates in their order, until `cap` of them share no text and no id with splits taken before."""
     kind, docs, order = candidates
-    chosen: list[_Row] = []
-    by_text = by_id = 0
+    tried: list[_Row] = []
     hint = "check the columns of that row against the task's YAML file."
     for number in order.tolist():
-        if len(chosen) == cap:
+        if not cap:
             break
         doc = docs[number]
         with tasks.faults_of(f"{task.config.task}: {kind} row {number}", "rendered", hint):
@@ -311,14 +304,10 @@ def _choose(task: AnyTask, candidates: Candidates, cap: int, texts: set[str], id
         # numbers do not count: data sets number the rows of each split from zero
         identity = str(doc.get("id") if isinstance(doc.get("id"), str) else "").strip()
         own_id = None if not identity or identity.isdigit() else str(doc["id"])
-        row = _Row(number, tasks.address_of(doc, kind, number), digest, text, own_id)
-        if row.text in texts:
-            by_text += 1
-        elif row.id in ids:
-            by_id += 1
-        else:
-            chosen.append(row)
-    return _Chosen(sorted(chosen), by_text, by_id)
+        shares = "text" if text in texts else "id" if own_id in ids else ""
+        tried.append(_Row(number, tasks.address_of(doc, kind, number), digest, text, own_id, shares))
+        cap -= not shares
+    return tried
 
 
 def _rendered_digest(task: AnyTask, doc: Doc) -> str:

@@ -413,6 +413,11 @@ def test_of_two_files_that_declare_a_task_the_one_that_is_taken_is_named(quiz, c
     assert f"{folder}/own_quiz.yaml declares it too; {folder}/old/own_quiz.yaml is taken" in caplog.text
 
 
+def test_a_metric_that_is_listed_twice_is_said(quiz, caplog):
+    find_task("own_quiz", quiz(metric_list=[{"metric": "acc", "weight": 1}, {"metric": "acc_norm"}, {"metric": "acc"}]))
+    assert "metric_list has acc twice" in caplog.text and "acc_norm" not in caplog.text
+
+
 def test_a_task_within_a_groups_file_is_refused_for_that(quiz, monkeypatch):
     folder = quiz()
     (folder / "shipped" / "tasks").mkdir(parents=True)

@@ -404,10 +404,12 @@ def _directions(config: Document) -> dict[str, bool | None]:
     entries = config.get("metric_list")
     if entries is None:
         entries = [{"metric": name} for name in DEFAULT_METRIC_REGISTRY[config.get("output_type", "generate_until")]]
-    directions = {}
+    directions: dict[str, bool | None] = {}
     for entry in entries:
         metric = str(entry["metric"])  # of a `!function` the name of the function
         name = metric.rpartition(".")[2] if "/" in metric else metric
+        if name in directions:
+            log.warning("%s: metric_list has %s twice; the last counts, as in lm-eval", config.get("task"), name)
         better = entry.get("higher_is_better")
         if better is None:
             with internals.errors_only("lm_eval"):

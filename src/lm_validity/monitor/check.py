@@ -359,10 +359,10 @@ def leases(run: Run, *, stale: bool) -> list[Problem]:
 
 def orphan_problems(run: Run) -> list[Problem]:
     """Slurm jobs that a killed Snakemake left behind."""
-    left = "left by a Snakemake that is no longer running"
+    cause = "left by a Snakemake that is no longer running"
     way = "let it finish, a new run waits for its cells; or `scancel {0.id}`"
     return [
-        Problem(f"Slurm job {job.id} ({job.comment}, {job.state})", left, way.format(job))
+        Problem(f"Slurm job {job.id} ({job.comment}, {job.state})", cause, way.format(job))
         for job in orphan_jobs(run.results)
     ]
 

@@ -60,11 +60,6 @@ class Comparing:
     for_page: bool = False
     options: ImportOptions = field(default_factory=ImportOptions)
 
-    @property
-    def unlike(self) -> Unlike:
-        """What becomes of unlike versions and parts of a benchmark."""
-        return "kept" if self.mix_versions else "out" if self.for_report else "refused"
-
 
 @dataclass(frozen=True)
 class Compared:
@@ -107,11 +102,13 @@ def compare(first: str, second: str, source: Path | None, request: Comparing, it
         sources = replace(models.sources, benchmarks=request.benchmarks or models.sources.benchmarks)
         margins, names = _margins(request.margin), (models.first, models.second)
         answers = None if sources.items is None else Path(sources.items)
-        counted = count_scores(sources, only=names, unlike=request.unlike)
+        # what becomes of unlike versions and parts of a benchmark
+        unlike: Unlike = "kept" if request.mix_versions else "out" if request.for_report else "refused"
+        counted = count_scores(sources, only=names, unlike=unlike)
         one_state = bool((counted.rows.groupby("model")["checkpoint"].nunique(dropna=False) == 1).all())
         at_ends = request.for_report or (one_state and request.training_point is None)
         counted_there, point_lines = counted.at_common_point(request.training_point, or_last=at_ends)
-        comparison = items_compare.compare_counted(names, counted_there, answers, request.unlike)
+        comparison = items_compare.compare_counted(names, counted_there, answers, unlike)
         lines = (
             *(note for note in counted.notes if note.startswith(ASSUMED)),  # first: the verdict stands on it
             *models.lines,

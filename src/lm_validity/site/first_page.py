@@ -118,6 +118,10 @@ def first_page(
     answers = chosen_answers(documents)
     pictures = [cell.picture for row in table.rows for cell in row.cells] if table else []
     noun = "this benchmark" if len(cards) == 1 else f"these {len(cards)} benchmarks" if cards else "these benchmarks"
+    reports = sources.results if sources else {}
+    lacking = [words for report, words in _UNMEASURED.items() if report not in reports]
+    if "agreement" in reports and not any(known(card.rows, f"models.{TRAINED}") for card in cards):
+        lacking = [_DIRECT_ALONE, *lacking]
     limits = dict[str, list[str]]()  # the notes on the data by study, each note once
     for page in documents:
         earlier_notes = {note for notes in limits.values() for note in notes}
@@ -126,7 +130,7 @@ def first_page(
         "title": f"How far can {noun} be trusted?",
         "description": " ".join(f"{answer['sentence'].rstrip('.')}." for answer in answers),
         "answers": answers,
-        "not_measured": _invitation(sources, cards),
+        "not_measured": next(iter(lacking), None) if sources and cards else None,
         "table": table,
         "legend": legend_of(pictures),
         "cards": sources.settings if sources else None,
@@ -204,21 +208,14 @@ def _settings_differing(differing: Sequence[Difference]) -> list[str]:
     return [name if len(words) > 1 else min(words) for name, words in by_name.items()]
 
 
+# what is not measured, by the report that would do so, and what direct scores alone cannot say
 _UNMEASURED = {
     "agreement": "Do the benchmarks agree on which model is better? That needs scores of three models on two "
     "benchmarks.",
     "signal": "Do scores improve steadily in training? That needs scores of three checkpoints of a model.",
     "bias": "Does having seen test text change scores? That needs models trained with and without it.",
 }
-
-
-def _invitation(sources: CardSources | None, cards: Sequence[Card]) -> str | None:
-    """The one line on what was not measured; None where every study took part."""
-    if sources is None or not cards:
-        return None
-    if "agreement" in sources.results and not any(known(card.rows, f"models.{TRAINED}") for card in cards):
-        return "Is the first model better, or only better prepared for these tests? Direct scores cannot say."
-    return next((words for report, words in _UNMEASURED.items() if report not in sources.results), None)
+_DIRECT_ALONE = "Is the first model better, or only better prepared for these tests? Direct scores cannot say."
 
 
 # ----------------------------------------------------------------------------------------------------------------------

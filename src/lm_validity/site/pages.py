@@ -48,8 +48,6 @@ def data_page(scores: pd.DataFrame, sheets: Sheets, lines: list[str], sources: C
     models, benchmarks = sheets
     per_benchmark = scores.groupby("benchmark")["model"].nunique()
     per_model = scores.groupby("model").agg(benchmarks=("benchmark", "nunique"), checkpoints=("checkpoint", "nunique"))
-    unlisted = ~scores["benchmark"].isin(benchmarks["benchmark"])
-    labels = {"benchmarks": "benchmarks with scores, listed or not"} if unlisted.any() else {}
     guessed = (
         "The column `guessed` marks values that no file gave. They come from names and from a table of lm-eval's "
         "tasks. To correct them, edit models.tsv and benchmarks.tsv beside this page and pass them back with --models "
@@ -59,7 +57,7 @@ def data_page(scores: pd.DataFrame, sheets: Sheets, lines: list[str], sources: C
     columns = {column for sheet in (models, benchmarks) for column in sheet.dropna(axis=1, how="all")}
     tables = [
         _table("benchmarks", benchmarks.assign(models=benchmarks["benchmark"].map(per_benchmark))),
-        _table("models", models.join(per_model, on="model"), **labels),
+        _table("models", models.join(per_model, on="model")),
     ]
     rows = score_rows(sources)
     units = {str(row.subject): row.unit for row in rows}
@@ -83,11 +81,10 @@ def data_page(scores: pd.DataFrame, sheets: Sheets, lines: list[str], sources: C
     )  # fmt: skip
 
 
-def _table(name: str, sheet: pd.DataFrame, **labels: str) -> Table:
-    """The columns in which anything is known, under `labels` or their names in the sheet; numbers as numbers."""
+def _table(name: str, sheet: pd.DataFrame) -> Table:
+    """The columns in which anything is known, under their names in the sheet; numbers as numbers."""
     filled = sheet.dropna(axis=1, how="all").convert_dtypes()
-    names = {str(column): str(column) for column in filled} | labels
-    return Table(name, name.capitalize(), filled, labels=names, folded=True)
+    return Table(name, name.capitalize(), filled, labels={str(column): str(column) for column in filled}, folded=True)
 
 
 def score_rows(sources: CardSources) -> Rows:

@@ -34,15 +34,12 @@ def documents(rows: list[tuple[str, list[str], int]], **columns) -> pd.DataFrame
 
 
 RISING = np.array([[-3.0, -1.0, -2.0, -2.0], [-2.0, -2.0, -2.0, -1.9], [-1.0, -3.0, -2.0, -1.8]])
-
-
 # the second model falls where the first rises, more steeply on the last item
 BOTH = {"a": RISING, "b": np.array([[-2.0, -2.0, -2.0, -1.0], [-2.1, -2.0, -2.0, -2.0], [-2.2, -2.0, -2.0, -3.0]])}
 # differences per token: 1, -1, 0.5, 0
 TWO = {"science": np.array([[-1.0, -2.0, -8.0, -3.0]]), "general": np.array([[-2.0, -1.0, -12.0, -3.0]])}
-TEXTS = documents(
-    [("What?", ["x", "y"], 0), ("what ", ["X.", "z"], 0), ("What?", ["x", "y"], 1)], field=["s", "o", "o"]
-)
+ROWS = [("What?", ["x", "y"], 0), ("what ", ["X.", "z"], 0), ("What?", ["x", "y"], 1)]
+TEXTS = documents(ROWS, field=["s", "o", "o"])
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,9 @@ def test_replies_are_reproducible_and_repetitions_differ(folder):
     judge = LocalJudge(folder, dtype="float32", temperature=5.0)
     prompt = "question answer yes"
     before = torch.random.get_rng_state()
-    replies = [judge(prompt, repetition) for repetition in range(6)]
+    replies, again = ([judge(prompt, repetition) for repetition in range(6)] for _ in range(2))
     assert torch.equal(torch.random.get_rng_state(), before)
-    assert replies == [judge(prompt, repetition) for repetition in range(6)]
-    assert len(set(replies)) > 1
-    assert all(set(reply.split()) <= set(WORDS) for reply in replies)
+    assert replies == again and len(set(replies)) > 1 and {*" ".join(replies).split()} <= {*WORDS}
 
 
 def test_chat_templates_are_used(folder, monkeypatch):

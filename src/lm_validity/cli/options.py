@@ -135,12 +135,8 @@ def _seen_with(function: CommandT, parameters: list[inspect.Parameter]) -> Comma
     return function
 
 
-def _read_words() -> dict[tuple[str, str], list[str]]:
-    lines = Path(__file__).with_name("options.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    return {(function, option): words for function, option, *words in (line.split("\t") for line in lines)}
-
-
-_WORDS = _read_words()
+_LINES = Path(__file__).with_name("options.tsv").read_text(encoding="utf-8").splitlines()[1:]
+_WORDS = {(function, option): words for function, option, *words in (line.split("\t") for line in _LINES)}
 
 
 def _described(function: str, parameter: inspect.Parameter) -> inspect.Parameter:

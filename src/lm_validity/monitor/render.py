@@ -141,7 +141,11 @@ def render_page(title: str, state: RunState, so_far: Progress, folder: Path) -> 
     from lm_validity.pages.page import from_template  # pandas, which a terminal does without
 
     squares, unplanned = matrix(state.cells), set(status.unplanned_pairs(state.run))
-    failed = [entry for entry in state.cells if entry.state == "failed"]
+    failed, logs = [entry for entry in state.cells if entry.state == "failed"], dict[Square, str]()
+    # the log of a cell that failed, else of one that runs, else of the last, of each square
+    for entry in sorted(state.cells, key=lambda entry: LOOKED_AT_LAST.get(entry.state, 0)):
+        if path := _log(state, entry.cell, folder):
+            logs[square_of(entry.cell)] = path
     return from_template(
         "status.html.j2",
         title=title,
@@ -153,7 +157,7 @@ def render_page(title: str, state: RunState, so_far: Progress, folder: Path) -> 
         counts={RULES[rule].words: counts for rule, counts in state.counts.items()},
         matrices=list(matrices(squares)),
         squares=squares,
-        logs=_logs_by_square(state, folder),
+        logs=logs,
         plan=" ".join(describe_plans(state.run)),
         unplanned={square for square in squares if _is_unplanned(square, unplanned)},
         failed=[(label(entry.cell), entry.error, _log(state, entry.cell, folder)) for entry in failed],
@@ -165,15 +169,6 @@ def _log(state: RunState, cell: Cell, folder: Path) -> str | None:
     job = state.workspace.grid.job_of[cell]
     path = state.run.results / "logs" / job.rule / job.model / f"{job.batch}.log"
     return quote(Path(os.path.relpath(path, folder)).as_posix()) if path.is_file() else None
-
-
-def _logs_by_square(state: RunState, folder: Path) -> dict[Square, str]:
-    """The log of a cell that failed, else of one that runs, else of the last, of each square."""
-    logs: dict[Square, str] = {}
-    for entry in sorted(state.cells, key=lambda entry: LOOKED_AT_LAST.get(entry.state, 0)):
-        if path := _log(state, entry.cell, folder):
-            logs[square_of(entry.cell)] = path
-    return logs
 
 
 def _sign(counts: Counter[str], *, not_planned: bool) -> str:
@@ -465,7 +460,9 @@ def warnings_of(estimator: Estimator) -> list[str]:
     """Warnings where benchmarks' costs rest on the splits' caps instead of counted documents, and where what computes
     on a CPU is estimated by a GPU's speed."""
     lines, names = [], estimator.workload.assumed.get(UNCOUNTED, ())
-    if estimator.counts_cpus_as_gpus:
+    device, rows = estimator.run.configuration.evaluation.device, Grid(estimator.run).used_rows
+    on_cpu = device == "cpu" or not all(size_class(estimator.run, row).gpu for row in rows)
+    if on_cpu and not any(cell.device == status.NO_GPU for cell in estimator.measured):
         lines.append(
             "Cells on a CPU have the hours of a GPU here: they take many times as long, until one is finished."
         )

@@ -25,7 +25,6 @@ from lm_validity.errors import InputError
 from lm_validity.files import read_json_or, write_json
 from lm_validity.run.cell import BenchmarkCell, Cell, label
 from lm_validity.run.rules import RULES, rule_of
-from lm_validity.run.rules.base import size_class
 from lm_validity.run.rules.benchmarks import EVALUATE_ADAPTER, FINETUNE_ADAPTER
 from lm_validity.run.store import is_alive, is_stale, process_start
 from lm_validity.run.workspace import Entry, Grid, Workload, Workspace, read_failures
@@ -333,13 +332,6 @@ class Estimator:
         return self.workload.seconds(cell) * next(
             (self._corrections[key] for key in keys if key in self._corrections), 1
         )
-
-    @property
-    def counts_cpus_as_gpus(self) -> bool:
-        """Whether a size class computes on a CPU, and no cell that finished on one corrects its hours, a GPU's."""
-        device, rows = self.run.configuration.evaluation.device, Grid(self.run).used_rows
-        on_cpu = device == "cpu" or not all(size_class(self.run, row).gpu for row in rows)
-        return on_cpu and not any(cell.device == NO_GPU for cell in self.measured)
 
     def _measure(self, run: Run) -> list[Measured]:
         """Sidecars of a run's finished cells; those of a replay say nothing about cost, nor do those of cells that were

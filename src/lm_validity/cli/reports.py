@@ -227,7 +227,7 @@ _FILES_OF = {
     "csv": "a table",
     "every-eval-ever": "every_eval_ever",
     "lm-harmony": "the train-before-test authors, all_results.json",
-    "e2lm": "the early-training competition, plot-data-combined-all.json or a column per benchmark",
+    "e2lm": "the early-training competition, a column per benchmark",
 }
 for _name, _files_of in _FILES_OF.items():
     command(imports, _name, text=f"The same, of files of {_files_of}.")(of_any_format)

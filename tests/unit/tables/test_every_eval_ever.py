@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 from lm_validity.cli import reports
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.evaluations import with_directions, write_every_eval_ever
-from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
-from lm_validity.tables.schema import ITEMS, SCORES, read_scores, read_table, write_table
+from lm_validity.tables.schema import SCORES, read_scores, write_table
 
 # What the format asks to be there, in the file and in parts of it
 REQUIRED = {
@@ -191,43 +190,11 @@ def test_the_commands(tmp_path):
     assert read_scores(tmp_path / "back" / "scores.parquet")["metric"].tolist() == ["acc,none"]
 
 
-def test_samples_are_items(tmp_path):
-    """Beside the scores; the result's id tells the metric, else its name, and lm-eval's filters are one document's."""
-    results = [
-        result("sums/strict", 0.5, {"evaluation_description": "exact_match (filter: strict)"}),
-        result("sums/flexible", 1, {"evaluation_description": "exact_match (filter: flexible)"}),
-        result("quiz", 0.5, evaluation_result_id="quiz#1"),
-    ]
-    folder = tmp_path / "in"
-    put(folder / "u1.json", document(*results, eval_library={"name": "lm_eval", "version": "1"}))
-
-    def sample(name: str, identifier: str, value: float, **more) -> str:
-        said = {"evaluation_name": name, "sample_id": identifier, "evaluation": {"score": value}, "sample_hash": "h"}
-        return json.dumps({"evaluation_id": "e"} | said | more)
-
-    lines = [sample("sums/strict", "1", 0, output={"raw": ["four"]}), sample("sums/strict", "2", 1)]
-    lines += [sample("sums/flexible", "1", 1), sample("sums/flexible", "1", 0)]
-    lines += [sample("another name", "1", 1, evaluation_result_id="quiz#1", output={"raw": 7}), ""]
-    put(folder / "u1_samples.jsonl", "\n".join(lines))
-    _, log = import_files([folder], tmp_path / "out", ImportOptions(strict=True))
-    items = read_table(tmp_path / "out/items.parquet", ITEMS).sort_values(["benchmark", "doc_id"])
-    assert items[["model", "benchmark", "doc_id", "correct", "response"]].fillna("").values.tolist() == [
-        ["org/a", "quiz", "1", 1, ""], ["org/a", "sums", "1", 0, "four"], ["org/a", "sums", "2", 1, ""],
-    ]  # fmt: skip
-    assert [dict(values) for values in items["metric_values"]] == [
-        {"accuracy,none": 1}, {"exact_match,strict": 0, "exact_match,flexible": 1}, {"exact_match,strict": 1},
-    ]  # fmt: skip
-    assert log.items == 3 and set(items["doc_hash"]) == {"h"}
-    odd = [sample("quiz", "", 1), sample("quiz", "1", float("nan")), sample("quiz", "\ud800", 1), "[1]", "{"]
-    for bad in (*odd, '{"evaluation_name": "quiz"}'):
-        put(folder / "u1_samples.jsonl", f"{lines[0]}\n{bad}")
-        with pytest.raises(InputError, match=r"u1_samples\.jsonl, line 2"):
-            import_files([folder], tmp_path / "bad", ImportOptions(strict=True))
-    (folder / "u1.json").unlink()
-    put(folder / "u1_samples.jsonl", "\n".join(lines))
-    with pytest.raises(InputError, match=r"no u1\.json beside it"):
-        import_files([folder], tmp_path / "bad", ImportOptions(strict=True))
-    assert not (tmp_path / "bad").exists()
+def test_samples_beside_an_evaluation_are_left_alone(read, tmp_path):
+    samples = {"evaluation_id": "e", "model_id": "org/a", "sample_id": "1", "evaluation": {"score": 1}}
+    put(tmp_path / "in" / "0_samples.jsonl", json.dumps(samples))
+    scores, log = read(document(result()))
+    assert len(scores) == 1 and not log.items and not log.skipped
 
 
 def own(**columns) -> dict:

@@ -1,8 +1,8 @@
 """How a spec reads a file: what is said of the whole file, where its scores are, and what their columns can hold.
 
-A path is keys joined by points, from the entry of a score. `^` begins at the file's root, `NAME.json:` in a file beside
-it; `=TEXT` is the text, `%` the path of the file. Of alternatives (`a|b`) the first that leads to something counts. A
-source is a path, or paths and the function that makes a value of what they lead to.
+A path is keys joined by points, from the file's root, or after `NAME.json:` from that of a file beside it; "" is the
+root, `%` the path of the file. Of alternatives (`a|b`) the first that leads to something counts. A source is a path, or
+paths and the function that makes a value of what they lead to.
 """
 
 import gzip
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
-from lm_validity.config.rows import read_text
+from lm_validity.config.rows import read_text, read_text_rows
 from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document, check_encodable
 from lm_validity.tables import schema
@@ -172,9 +172,8 @@ def _checked_row(columns: Mapping[str, object], where: str) -> Document:
 
 
 class Place(NamedTuple):
-    """The entry of a score, the root and path of its file, and the files beside it that were read."""
+    """The root and path of a file, and the files beside it that were read."""
 
-    value: Any
     root: Any
     path: Path
     beside: Document
@@ -185,15 +184,15 @@ class Place(NamedTuple):
 
     def find(self, paths: str) -> Any:
         """What the first of the paths leads to that leads to something; None where none does."""
-        if paths == "%" or paths.startswith("="):
-            return self.path if paths == "%" else paths[1:]
+        if paths == "%":
+            return self.path
         for path in paths.split("|"):
             name, colon, way = path.rpartition(":")
             if colon and name not in self.beside:
                 file = self.beside_it(name)
                 self.beside[name] = None if file is None else read_json_file(file)
-            found = self.beside[name] if colon else self.root if way.startswith("^") else self.value
-            for key in filter(None, way.lstrip("^").split(".")):
+            found = self.beside[name] if colon else self.root
+            for key in filter(None, way.split(".")):
                 found = found.get(key) if isinstance(found, dict) else None
             if found is not None and found != "":
                 return found
@@ -203,13 +202,17 @@ class Place(NamedTuple):
         """The values of sources by column; a function is asked only where one of its paths leads to something."""
         values = Document()
         for name, source in columns.items():
-            if isinstance(source, str):
-                values[name] = self.find(source)
-                continue
-            *paths, change = source
+            *paths, change = (source, lambda found: found) if isinstance(source, str) else source
             found = [self.find(path) for path in paths]
             values[name] = change(*found) if any(value is not None for value in found) else None
         return values
+
+
+def roots(opened: Opened) -> list[Any]:
+    """The value of a JSON file, those of JSON lines, or the rows of a table, whose index is their line."""
+    if opened.path.suffix == ".csv":
+        return [read_text_rows(opened.path, _MEND).frame()]
+    return json_lines(opened.path) if opened.path.suffix == ".jsonl" else [opened.document]
 
 
 class Answer(NamedTuple):
@@ -225,21 +228,18 @@ class Answer(NamedTuple):
 class Spec:
     """A format. `when`: paths that lead to something in its files, or a question about a file. `of_file`: what holds of
     a whole file: columns of all its scores (also those of a mapping under ""), settings, fields of ScoreFile. `scores`:
-    where each score stands, in words, and its entry. `columns`: of a score and its settings in an entry; without it
-    entries have them by their names. Scores with a `doc_id` are answers, whose means are the scores. `named_by`: the
-    model by a file's path, where nothing else names it. `beside`: names of files that others are read with. `load`: the
-    roots of a file. `answers_in`: the file with the answers to items, where there is one; `answers`: these, by that
-    file, the root and its scores, when items are asked for."""
+    where each score stands, in words, and its columns and settings. Scores with a `doc_id` are answers, whose means are
+    the scores. `named_by`: the model by a file's path, where nothing else names it. `beside`: names of files that
+    others are read with. `load`: the roots of a file. `answers_in`: the file with the answers to items, where there is
+    one; `answers`: these, by that file, the root and its scores, when items are asked for."""
 
     name: str
     when: tuple[str, ...] | Callable[[Opened], bool]
-    scores: Callable[[Place], Iterable[tuple[object, Any]]]
+    scores: Callable[[Place], Iterable[tuple[object, Document]]]
     of_file: Columns = field(default_factory=dict)
-    columns: Columns | None = None
     named_by: Callable[[Opened], str | None] = lambda opened: None
     beside: tuple[str, ...] = ()
-    load: Callable[[Opened], list[Any]] = lambda opened: (
-        json_lines(opened.path) if opened.path.suffix == ".jsonl" else [opened.document])  # fmt: skip
+    load: Callable[[Opened], list[Any]] = roots
     answers_in: Callable[[Place], Path | None] = lambda root: None
     answers: Callable[[Path, Place, list[Claim]], Iterator[Answer]] = lambda path, root, rows: iter(())
 
@@ -247,7 +247,7 @@ class Spec:
         """Whether a file is one of these."""
         if not isinstance(self.when, tuple):
             return self.when(opened)
-        root = Place(opened.document, opened.document, opened.path, {})
+        root = Place(opened.document, opened.path, {})
         return opened.path.name in self.beside or all(root.find(path) is not None for path in self.when)
 
     def read(self, opened: Opened) -> list[ScoreFile]:
@@ -263,7 +263,7 @@ class Spec:
 
     def _read(self, opened: Opened, document: Any) -> list[ScoreFile]:
         path = opened.path
-        root = Place(document, document, path, {})
+        root = Place(document, path, {})
         said = root.take(self.of_file)
         parameters = finite(said.pop("parameters_b", None))
         columns = (said.pop("", None) or {}) | {name: said[name] for name in said.keys() - _OF_FILE - _MADE}
@@ -306,8 +306,7 @@ class Spec:
     def _rows_at(self, root: Place, shared: Document) -> tuple[list[Any], int]:
         """The checked rows of all places that count, and how many scores are missing."""
         rows, missing = list[Document](), 0
-        for key, entry in self.scores(root):
-            columns = entry if self.columns is None else root._replace(value=entry).take(self.columns)
+        for key, columns in self.scores(root):
             value, where = columns.get("value"), f"{root.path}, {key}"
             if value is None or value != value or (isinstance(value, str) and not _NUMBER.search(value)):
                 missing += 1

@@ -22,7 +22,7 @@ import pyarrow as pa
 from lm_validity import __version__
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError, first_line
-from lm_validity.files import Document, check_encodable, write_json
+from lm_validity.files import Document, write_json
 from lm_validity.tables.formats import engine
 from lm_validity.tables.formats.engine import Answer, Place, Spec, checked, finite, is_sampled, parsed, part
 from lm_validity.tables.formats.score_files import Opened, parse_arguments, training_point
@@ -129,34 +129,34 @@ def _answers_of_log(path: Path, root: Place, rows: list[Claim]) -> Iterator[Answ
         yield Answer(shared | Item(doc_id=row.document, run=run, response=row.answer), row.key, row.value)
 
 
-_CONFIG, _GENERATE = "^eval.config", "^eval.model_generate_config"
+_CONFIG, _GENERATE = "eval.config", "eval.model_generate_config"
 INSPECT = Spec(
     "inspect",
     lambda opened: opened.path.suffix == ".eval" or {"eval", "status", "plan"} <= part(opened.document).keys(),
     _log_scores,
     {
         # of providers whose models are called by their hub ids, these
-        "model": ("^eval.model_args.model_path|^eval.model", lambda name: re.sub("^(hf|vllm|sglang)/", "", name)),
-        "benchmark": ("^eval.task", lambda name: name.rpartition("/")[2] if isinstance(name, str) else name),
-        "num_fewshot": ("^eval.task_args", lambda task: next(
+        "model": ("eval.model_args.model_path|eval.model", lambda name: re.sub("^(hf|vllm|sglang)/", "", name)),
+        "benchmark": ("eval.task", lambda name: name.rpartition("/")[2] if isinstance(name, str) else name),
+        "num_fewshot": ("eval.task_args", lambda task: next(
             (task[key] for key in _SHOTS if type(task.get(key)) is int), None)),
-        "": ("^eval.model_args.revision", lambda revision: training_point({"revision": str(revision)})),
-        "date": ("^eval.created", engine.date_of),
+        "": ("eval.model_args.revision", lambda revision: training_point({"revision": str(revision)})),
+        "date": ("eval.created", engine.date_of),
         "limited": (f"{_CONFIG}.limit|{_CONFIG}.sample_id", lambda limit: True),
-        "log": ("^eval.eval_id|^eval.run_id", str),
-        "weights": ("^eval.model", "^eval.model_args", lambda *model: json.dumps(model, sort_keys=True)),
-        "settings": ("^eval", lambda run: json.dumps({
+        "log": ("eval.eval_id|eval.run_id", str),
+        "weights": ("eval.model", "eval.model_args", lambda *model: json.dumps(model, sort_keys=True)),
+        "settings": ("eval", lambda run: json.dumps({
             "generation": run.get("model_generate_config"), "task": run.get("task_args"),
             "epochs": run["config"].get("epochs")}, sort_keys=True)),
         "drawn": (_GENERATE, f"{_GENERATE}.seed", lambda drawn, seed: (
             "" if seed is None else str(seed)) if is_sampled(drawn) else None),
-        "harness_version": "^eval.packages.inspect_ai",
-        "task_version": ("^eval.task_version", str),
+        "harness_version": "eval.packages.inspect_ai",
+        "task_version": ("eval.task_version", str),
         "limit": (f"{_CONFIG}.limit", lambda limit: limit[1] - limit[0] if isinstance(limit, list) else limit),
         "temperature": f"{_GENERATE}.temperature",
         "top_p": f"{_GENERATE}.top_p",
         "max_gen_toks": f"{_GENERATE}.max_tokens",
-        "backend": ("^eval.model", lambda name: str(name).partition("/")[0]),
+        "backend": ("eval.model", lambda name: str(name).partition("/")[0]),
     },
     load=lambda opened: [_log(opened)],
     answers_in=lambda root: root.path,
@@ -169,11 +169,9 @@ INSPECT = Spec(
 
 VERSION = "0.3.0"  # of the schema that exported files follow
 OWN = "lm_validity_"  # begins the keys of what the format has no place for
-_HINT = "see github.com/evaleval/every_eval_ever for the format."
 # Columns of claims that hold for a whole file, for which the format has no place
 _OF_FILE = ("checkpoint", "iteration", "tokens_b", "protocol", "prompt", "prompt_variant", "seed", "run", "split")
 _NUMBERS = ("iteration", "tokens_b", "seed", "run")
-_SAMPLES = "_samples"  # ends the name of a file of samples before `.jsonl`
 # What lm-eval's metrics are called there, where it is not the same
 _IDENTIFIERS = {"acc": "accuracy", "em": "exact_match", "ppl": "perplexity"}
 
@@ -208,7 +206,7 @@ def _own(details: object) -> Document:
 def _results(root: Place) -> Iterator[tuple[object, Document]]:
     """The results of an evaluation, with the benchmark and the metric that are meant. Scores in percent, by the name of
     the unit, else by the largest score that there can be, become shares; half a 95% interval gives the error."""
-    library = root.find("^eval_library.name")
+    library = root.find("eval_library.name")
     for number, result in enumerate(root.root["evaluation_results"], 1):
         name = checked("benchmark", part(result).get("evaluation_name"), f"{root.path}, result {number}, the name")
         config, generation = part(result, "metric_config"), part(result, "generation_config")
@@ -254,65 +252,26 @@ def _point(details: object, of_model: object) -> Mapping[str, object]:
     return training_point(arguments | ({"revision": str(revision)} if revision else {}))
 
 
-def _load(opened: Opened) -> list[Any]:
-    """The evaluations of a file; samples are read with the file that they are beside."""
-    path = opened.path
-    if "sample_id" not in opened.document:
-        return engine.json_lines(path) if path.suffix == ".jsonl" else [opened.document]
-    if not (owner := path.with_name(path.stem.removesuffix(_SAMPLES) + ".json")).is_file():
-        raise InputError(f"{path}: no {owner.name} beside it, which tells model and scores.", _HINT)
-    return []
-
-
-def _answers(path: Path, root: Place, rows: list[Claim]) -> Iterator[Answer]:
-    """The samples; of several answers to one document the first counts. Raises InputError, with the line, for what is
-    no sample."""
-    meant = dict[object, Document]()
-    for result, (_, columns) in zip(root.root["evaluation_results"], _results(root), strict=False):
-        meant.setdefault(result["evaluation_name"], columns)
-        meant[result.get("evaluation_result_id")] = columns
-    seen = set[tuple[object, ...]]()
-    for number, sample in enumerate(engine.json_lines(path), 1):
-        where = f"{path}, line {number}"
-        name = checked("benchmark", part(sample).get("evaluation_name"), where)
-        document = checked("doc_id", sample.get("sample_id") or None, where)
-        value = checked("value", part(sample, "evaluation").get("score"), where)
-        check_encodable(document, where)
-        columns = meant.get(sample.get("evaluation_result_id") or name) or meant.get(name) or {}
-        raw = part(sample, "output").get("raw")
-        response = raw[0] if isinstance(raw, list) and raw else raw
-        item = Item(
-            benchmark=columns.get("benchmark", name), doc_id=document, num_fewshot=columns.get("num_fewshot"),
-            doc_hash=engine.fitting("doc_hash", sample.get("sample_hash")),
-            response=response.encode(errors="replace").decode() if isinstance(response, str) else None,
-        )  # fmt: skip
-        answer = Answer(item, columns.get("metric"), value)
-        if (key := (item["benchmark"], document, answer.metric)) not in seen:
-            seen.add(key)
-            yield answer
-
-
-_OF_MODEL = "^model_info.additional_details"
+_OF_MODEL = "model_info.additional_details"
 EVERY_EVAL_EVER = Spec(
     "every_eval_ever",
+    # samples beside evaluations are not read
     lambda opened: "evaluation_results" in (keys := part(opened.document).keys())
     or {"evaluation_id", "sample_id"} <= keys,
     _results,
     {
-        "model": "^model_info.id",
-        "": ("^source_metadata.additional_details", _OF_MODEL, "%", lambda own, of_model, path: _point(own, of_model)),
-        "harness": ("^eval_library.name", lambda name: str(name).replace("_", "-")),
-        "harness_version": ("^eval_library.version", lambda version: None if version == "unknown" else str(version)),
-        "backend": ("^model_info.inference_engine.name", str),
-        "date": ("^evaluation_timestamp", "^retrieved_timestamp", engine.date_of),
+        "model": "model_info.id",
+        "": ("source_metadata.additional_details", _OF_MODEL, "%", lambda own, of_model, path: _point(own, of_model)),
+        "harness": ("eval_library.name", lambda name: str(name).replace("_", "-")),
+        "harness_version": ("eval_library.version", lambda version: None if version == "unknown" else str(version)),
+        "backend": ("model_info.inference_engine.name", str),
+        "date": ("evaluation_timestamp", "retrieved_timestamp", engine.date_of),
         "weights": (f"{_OF_MODEL}.revision", str),
-        "settings": ("^evaluation_results", lambda results: " ".join(sorted(
+        "settings": ("evaluation_results", lambda results: " ".join(sorted(
             {json.dumps(part(result).get("generation_config"), sort_keys=True) for result in results}))),
         "parameters_b": (f"{_OF_MODEL}.params_billions", parsed),
     },
-    load=_load,
-    answers_in=lambda root: root.beside_it(f"{root.path.stem}{_SAMPLES}.jsonl"),
-    answers=_answers,
+    load=lambda opened: [each for each in engine.roots(opened) if "evaluation_results" in each],
 )  # fmt: skip
 
 

@@ -184,31 +184,31 @@ def _of_task(document: Document, task: str, members: list[str]) -> Document:
     }
 
 
-_NAMED = "|".join(("^model_name", *(f"^arguments.{name}" for name in score_files.NAMES)))
+_NAMED = "|".join(("model_name", *(f"arguments.{name}" for name in score_files.NAMES)))
 LM_EVAL = Spec(
     "lm-eval",
     _recognises,
     _scores,
     {
         # leaderboards write the hub id where lm-eval has the kind of model
-        "model": (_NAMED, "^config.model", lambda name, kind: name or (kind if "/" in str(kind) else None)),
-        "": ("^arguments", "%", _point_of),
-        "date": ("^date", engine.date_of),
-        "identity": ("^", "%", _NAMED, _identity),
-        "parameters_b": ("^config.model_num_parameters", lambda number: number / 1e9 if number > 0 else None),
-        "limited": ("^config.limit", lambda limit: True),
-        "weights": ("^arguments", _NAMED, _weights),
-        "settings": ("^", _settings),
-        "harness_version": "^lm_eval_version|^git_hash",
-        "chat_template": ("^", lambda file: bool(file["chat_template"]) if "chat_template" in file else None),
-        "system_instruction": ("^", lambda file: str(
+        "model": (_NAMED, "config.model", lambda name, kind: name or (kind if "/" in str(kind) else None)),
+        "": ("arguments", "%", _point_of),
+        "date": ("date", engine.date_of),
+        "identity": ("", "%", _NAMED, _identity),
+        "parameters_b": ("config.model_num_parameters", lambda number: number / 1e9 if number > 0 else None),
+        "limited": ("config.limit", lambda limit: True),
+        "weights": ("arguments", _NAMED, _weights),
+        "settings": ("", _settings),
+        "harness_version": "lm_eval_version|git_hash",
+        "chat_template": ("", lambda file: bool(file["chat_template"]) if "chat_template" in file else None),
+        "system_instruction": ("", lambda file: str(
             file.get("system_instruction_sha") or file.get("system_instruction") or "none"
         ) if "system_instruction" in file else None),
-        "limit": "^config.limit",
-        "backend": ("^config.model", lambda kind: None if "/" in kind else kind),
-        "dtype": ("^arguments.dtype", lambda dtype: None if dtype == "auto" else dtype.removeprefix("torch.")),
-        "seed": ("^seed", lambda seed: int(seed) if seed.isdigit() else None),
-        "adapter": ("^arguments", lambda arguments: arguments and (
+        "limit": "config.limit",
+        "backend": ("config.model", lambda kind: None if "/" in kind else kind),
+        "dtype": ("arguments.dtype", lambda dtype: None if dtype == "auto" else dtype.removeprefix("torch.")),
+        "seed": ("seed", lambda seed: int(seed) if seed.isdigit() else None),
+        "adapter": ("arguments", lambda arguments: arguments and (
             arguments.get("peft") or arguments.get("delta") or "none")),
     },
     # the folder of a file that was named itself may be anything

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from lm_validity.config.rows import read_text_rows
 from lm_validity.config.sheets import metric_key
 from lm_validity.files import Document
 from lm_validity.tables.formats import engine
@@ -161,7 +160,7 @@ def _total(configs: list[Document], name: str) -> int | None:
     return sum(numbers) if len(numbers) == len(configs) else None
 
 
-_GENERAL, _MODEL = "^config_general", "^config_general.model_config"
+_GENERAL, _MODEL = "config_general", "config_general.model_config"
 _OPTIONS = f"{_GENERAL}.generation_parameters|{_MODEL}.generation_parameters"
 
 
@@ -211,24 +210,25 @@ def _mteb_note(scores: Document, task: str) -> tuple[str, ...]:
     return (f"{task}: the scores of {used} count, not those of {', '.join(others)}.",) if others else ()
 
 
+def _mteb(root: Place) -> Entries:
+    task = root.root["task_name"]
+    for number, entry in enumerate(root.root["scores"][_mteb_split(root.root["scores"])]):
+        subset = entry.get("hf_subset") or "default"
+        benchmark = task if subset == "default" else f"{task}/{subset}"
+        columns = {"metric": "main_score", "value": finite(entry.get("main_score")), "higher_is_better": True}
+        yield number, {"benchmark": benchmark} | columns
+
+
 MTEB = Spec(
     "mteb",
     ("mteb_version", "scores", "task_name"),
-    lambda root: ((number, part(entry)) for number, entry in enumerate(root.root["scores"][
-        _mteb_split(root.root["scores"])])),
+    _mteb,
     {
         "model": "model_meta.json:name",
         "weights": ("%", lambda path: path.parent.name),
-        "notes": ("^scores", "^task_name", _mteb_note),
+        "notes": ("scores", "task_name", _mteb_note),
         "parameters_b": ("model_meta.json:n_parameters", lambda size: size / 1e9),
-        "harness_version": "^mteb_version",
-    },
-    {
-        "benchmark": ("^task_name", "hf_subset",
-                      lambda task, subset: task if subset in (None, "default") else f"{task}/{subset}"),
-        "metric": "=main_score",
-        "value": ("main_score", finite),
-        "higher_is_better": ("^task_name", lambda name: True),
+        "harness_version": "mteb_version",
     },
     named_by=lambda opened: folder_name(
         opened.path.parent if _REVISION.fullmatch(opened.path.parent.name) else opened.path),
@@ -243,28 +243,32 @@ _ERRORED = 2  # of `failureReason`: no answer came
 def _promptfoo(root: Place) -> Entries:
     """The tests, each with the prompt's label where a provider has several prompts, which are benchmarks."""
     tests = [test for test in root.root["results"]["results"] if test.get("failureReason") != _ERRORED]
-    labels = defaultdict[str, set[object]](set)
-    for test in tests:
-        test["_prompt"] = part(test, "prompt").get("label") or test.get("promptIdx")
-        labels[str(test.get("provider"))].add(test["_prompt"])
-    several = max(map(len, labels.values()), default=0) > 1
-    return ((f"results {number}", test if several else test | {"_prompt": None}) for number, test in enumerate(tests))
+    prompts = [part(test, "prompt").get("label") or test.get("promptIdx") for test in tests]
+    several = len({(str(test["provider"]), prompt) for test, prompt in zip(tests, prompts, strict=True)}) > len(
+        {str(test["provider"]) for test in tests})  # fmt: skip
+    name = root.find("config.description") or root.path.stem
+    for number, (test, prompt) in enumerate(zip(tests, prompts, strict=True)):
+        provider, score = test["provider"], test.get("score")
+        yield (
+            f"results {number}",
+            {
+                "model": part(provider).get("label") or part(provider).get("id") or provider,
+                "benchmark": f"{name} ({prompt})" if several and prompt is not None else name,
+                "metric": "score,none",
+                "doc_id": str(test["testIdx"]),
+                "value": int(test.get("success") is True) if finite(score) is None else score,
+            },
+        )
 
 
 PROMPTFOO = Spec(
     "promptfoo",
-    lambda opened: bool(tests := objects(part(opened.document, "results").get("results")))
-    and {"provider", "testIdx", "success"} <= set(tests[0]),
+    lambda opened: (
+        bool(tests := objects(part(opened.document, "results").get("results")))
+        and {"provider", "testIdx", "success"} <= set(tests[0])
+    ),
     _promptfoo,
-    columns={
-        "model": "provider.label|provider.id|provider",
-        "benchmark": ("^config.description", "%", "_prompt", lambda name, path, prompt: (
-            name or path.stem) + (f" ({prompt})" if prompt is not None else "")),
-        "metric": "=score,none",
-        "doc_id": ("testIdx", str),
-        "value": ("score", "success", lambda score, success: int(success is True) if finite(score) is None else score),
-    },
-)  # fmt: skip
+)
 
 # ---- DeepEval: {"testCases": [{"name", "metricsData": [{"name", "score", ...}]}]} ------------------------------------
 
@@ -284,11 +288,11 @@ def _deepeval(root: Place) -> Entries:
 
 DEEPEVAL = Spec(
     "deepeval",
-    lambda opened: any(_deepeval(Place(None, part(opened.document), opened.path, {}))),
+    lambda opened: any(_deepeval(Place(part(opened.document), opened.path, {}))),
     _deepeval,
     {
-        "model": ("^hyperparameters.model", lambda name: name if isinstance(name, str) else None),
-        "benchmark": ("^datasetAlias|^testFile", "%",
+        "model": ("hyperparameters.model", lambda name: name if isinstance(name, str) else None),
+        "benchmark": ("datasetAlias|testFile", "%",
                       lambda name, path: re.sub(r"\.py$", "", str(name or path.parent.parent.name))),
     },
     named_by=lambda opened: folder_name(opened.path),
@@ -317,7 +321,6 @@ OPENCOMPASS = Spec(
     "opencompass",
     lambda opened: opened.head.lstrip(b"\xef\xbb\xbf").startswith(b"dataset,version,metric,mode"),
     _opencompass,
-    load=lambda opened: [read_text_rows(opened.path, "mend it.").frame()],
 )
 
 # ---- simple-evals: EVAL_MODEL.json with `score`, and `NAME:std` of each number ---------------------------------------
@@ -352,12 +355,12 @@ OLMES = Spec(
     lambda root: ((name, {"metric": metric_key(name), "value": value})
                   for name, value in root.root["metrics"].items() if finite(value) is not None),
     {
-        "model": "^model_config.model",
-        "benchmark": "^task_name",
-        "num_fewshot": "^task_config.num_shots",
-        "n_items": "^num_instances",
-        "limit": "^task_config.limit",
-        "n_items_scored": "^num_instances",
+        "model": "model_config.model",
+        "benchmark": "task_name",
+        "num_fewshot": "task_config.num_shots",
+        "n_items": "num_instances",
+        "limit": "task_config.limit",
+        "n_items_scored": "num_instances",
     },
 )  # fmt: skip
 
@@ -390,21 +393,9 @@ def read_lm_harmony(path: str | Path) -> pd.DataFrame:
     return score_frame(LM_HARMONY.read(Opened(Path(path), named=True, document=document)))[SCORES.names]
 
 
-# ---- the early-training competition: model, iteration, gtokens and a column a benchmark, or lists of them by model ---
+# ---- the early-training competition: model, iteration, gtokens and a column a benchmark ------------------------------
 
-_NO_BENCHMARKS = ("model", "iteration", "gtokens", "model_type", "experiment")  # the last two are the organisers' texts
-
-
-def _curves(opened: Opened) -> pd.DataFrame:
-    """The file as text; the index is a row's line, or the number of a checkpoint through all models."""
-    if opened.document is None:
-        return read_text_rows(opened.path, "a column a benchmark beside model, iteration and gtokens.").frame()
-    frames = [pd.DataFrame()]
-    for model, columns in opened.document["data"].items():
-        lists = {name: ["" if value is None else str(value) for value in values] for name, values in columns.items()}
-        frames.append(pd.DataFrame({**lists, "model": model}, dtype=str))
-    curves = pd.concat(frames, ignore_index=True).fillna("")
-    return curves.set_axis(curves.index + 1)
+_NO_BENCHMARKS = ("model", "iteration", "gtokens")
 
 
 def _e2lm(root: Place) -> Entries:
@@ -419,12 +410,4 @@ def _e2lm(root: Place) -> Entries:
             yield f"row {line}", shared | {"benchmark": name, "value": value}
 
 
-E2LM = Spec(
-    "e2lm",
-    lambda opened: (
-        opened.head.lstrip(b"\xef\xbb\xbf").startswith(b"model,iteration,gtokens,")
-        or any(isinstance(part(each).get("iteration"), list) for each in part(opened.document, "data").values())
-    ),
-    _e2lm,
-    load=lambda opened: [_curves(opened)],
-)
+E2LM = Spec("e2lm", lambda opened: opened.head.lstrip(b"\xef\xbb\xbf").startswith(b"model,iteration,gtokens,"), _e2lm)

@@ -1,6 +1,5 @@
 """Learning curves as CSV: what is read, and what is refused."""
 
-import pandas as pd
 import pytest
 from tests.unit.tables.conftest import put, read_files
 
@@ -22,18 +21,6 @@ def test_rows_and_columns(tmp_path):
     assert (first["model"], first["benchmark"], first["checkpoint"]) == ("m", "arc", "iter_0004000")
     assert first["value"] == 0.25 and first["tokens_b"] == 4.1943 and first["protocol"] == "direct"
     assert rows["metric"].isna().all() and rows["higher_is_better"].isna().all() and rows["seed"].isna().all()
-
-
-def test_the_organisers_file_holds_the_same_by_model(tmp_path):
-    columns = {"model_type": ["Proposal"] * 2, "experiment": ["m"] * 2, "iteration": [4000, 8000]}
-    columns |= {"arc": [0.25, None], "mmlu": [0.3, 0.31], "gtokens": [4.1943, 10.11]}
-    name = "plot-data-combined-all.json"
-    pd.testing.assert_frame_equal(
-        read(tmp_path, {"metadata": {}, "data": {"m": columns}}, name), read(tmp_path, GOOD), check_exact=True
-    )
-    for bad in (columns | {"arc": [0.25]}, columns | {"arc": [0.25, "x"]}, columns | {"arc": 1}):
-        with pytest.raises(InputError, match=r"plot-data-combined-all\.json"):
-            read(tmp_path, {"data": {"m": bad}}, name)
 
 
 @pytest.mark.parametrize(

@@ -304,15 +304,14 @@ def test_a_negative_standard_error_is_blamed_on_the_file_that_was_given(tmp_path
 
 
 def test_wide_parquet_tables_and_what_an_import_knew_of_the_models(tmp_path):
-    """A parquet file of others is imported; what files say of models is kept beside the scores for a later report."""
-    pd.DataFrame({"model": ["a", "b"], "x": [0.5, 0.6]}).to_parquet(tmp_path / "wide.parquet")
+    """A parquet file of others is imported; what it says of its models is kept beside the scores for a later report."""
+    wide = pd.DataFrame({"model": ["a", "b"], "x": [0.5, 0.6], "parameters_b": [7, 13]})
+    wide.to_parquet(tmp_path / "wide.parquet")
     options = ImportOptions(columns="model=model, score=x")
-    assert gather([tmp_path / "wide.parquet"], tmp_path / "wide", options).scores["value"].tolist() == [0.5, 0.6]
-    document = {"results": {"boolq": {"acc,none": 0.5}}, "model_name": "m", "config": {"model_num_parameters": 7e9}}
-    (tmp_path / "results.json").write_text(json.dumps(document))
-    first = gather([tmp_path / "results.json"], tmp_path / "imported", ImportOptions())
+    first = gather([tmp_path / "wide.parquet"], tmp_path / "imported", options)
+    assert first.scores["value"].tolist() == [0.5, 0.6]
     later = gather([tmp_path / "imported"], tmp_path / "out", ImportOptions())
-    assert later.facts == first.facts == {"m": {"parameters_b": 7.0}}
+    assert later.facts == first.facts == {"a": {"parameters_b": 7.0}, "b": {"parameters_b": 13.0}}
 
 
 def test_the_command_line_tells_folders_from_subcommands(tmp_path, monkeypatch):

@@ -68,6 +68,13 @@ def test_what_commands_wrote_of_results_is_no_result(tmp_path):
     assert scores.set_index("model")["value"].to_dict() == {"org/old": 0.1}
 
 
+def test_a_table_says_sizes_and_families_of_its_models(tmp_path):
+    put(tmp_path / "a.csv", "model,x,params_b,family\nant,0.5,7,F\nbee,0.6,,G\ncat,0.7,13,\n")
+    _, log = read(tmp_path, columns="model=model, benchmark=*, score=x")
+    sizes = {"ant": {"parameters_b": 7.0, "family": "F"}, "bee": {"family": "G"}, "cat": {"parameters_b": 13.0}}
+    assert log.facts == sizes
+
+
 PLACES = {
     "org/a": ("org/a", "final"),
     "a": ("a", "final"),

@@ -36,7 +36,7 @@ from lm_validity.tables.formats.score_files import ImportLog, ImportOptions, Ope
 from lm_validity.tables.frame import READABLE, Source, frame
 from lm_validity.tables.roles import SETTINGS
 from lm_validity.tables.schema import DEFAULTS, Claim, Facts, Item
-from lm_validity.tables.told import Scaled, show
+from lm_validity.tables.told import Long, Scaled, needed, show
 from lm_validity.words import count, listing
 
 # In the order in which they are asked: the first that recognises a file reads it
@@ -261,6 +261,7 @@ def _facts(files: list[ScoreFile], log: ImportLog) -> dict[str, Facts]:
 READING = "reading.yaml"
 TABLE = "table"  # the `source` of scores that no harness wrote
 _KEYS = ("columns", "units", "directions")  # that --reading takes back; an import writes two more
+_ABOUT = {"family": "family", **dict.fromkeys(("parameters_b", "params_b", "size_b"), "parameters_b")}
 _WHOLE = ("num_fewshot", "iteration", "seed")
 
 
@@ -350,7 +351,7 @@ def _parts(
 
 def _score_files(reader: Reader, final: Scaled) -> list[ScoreFile]:
     """The scores by file, and where they are means of answers to items, these."""
-    long, files = final.long, final.long.columns.table.files
+    long, files, facts = final.long, final.long.columns.table.files, _about(final.long)
     scores = final.scores.assign(file=files[final.scores["row"].to_numpy()])
     values = long.rows["value"] * final.factors.to_numpy()
     rows = long.rows.assign(correct=values, file=files[long.rows["row"].to_numpy()])
@@ -362,7 +363,7 @@ def _score_files(reader: Reader, final: Scaled) -> list[ScoreFile]:
         own = answers[answers["file"] == number]
         items = partial(_items, own, runs) if len(own) else None
         path = reader.frame.sources[int(number)].path
-        found.append(ScoreFile(path, claims, Claim(source=TABLE), items=items))
+        found.append(ScoreFile(path, claims, Claim(source=TABLE), facts=facts, items=items))
     return found
 
 
@@ -406,3 +407,17 @@ def _runs(names: pd.Series) -> dict[str, int]:
     texts = sorted({text for text in names if text})
     are_numbers = all(text.isdigit() for text in texts)
     return {text: int(text) if are_numbers else place for place, text in enumerate(texts)}
+
+
+def _about(long: Long) -> dict[str, Facts]:
+    """Columns of the models sheet that the table has, by model."""
+    facts, names = defaultdict[str, Facts](dict), needed({"model": long.told["model"]})
+    firsts = long.rows.drop_duplicates("model")
+    for column in long.columns.values():
+        sheet = _ABOUT.get(column.head)
+        if sheet is not None and long.columns.determines(names, column.name):
+            for model, row in zip(firsts["model"], firsts["row"], strict=True):
+                value = column.clean[row] if sheet == "family" else float(column.numbers[row])
+                if value and value == value:
+                    facts[model][sheet] = value
+    return facts

@@ -300,8 +300,8 @@ def _typed() -> str:
 
 @command(exports, "every-eval-ever")
 def export_every_eval_ever(
-    scores: Path, output: Path, organization: str, relationship: str = "other", collection: str = "lm-validity",
-    benchmarks: Path | None = None,
+    scores: Path, output: Path, organization: str, benchmarks: Path | None = None, collection: str = "lm-validity",
+    relationship: Literal["first_party", "third_party", "collaborative", "other"] = "other",
 ) -> None:  # fmt: skip
     """Turn scores.parquet into files of every_eval_ever, one per evaluation of a model."""
     from lm_validity.tables.counted import completed

@@ -277,8 +277,6 @@ EVERY_EVAL_EVER = Spec(
 
 # ---- export ----------------------------------------------------------------------------------------------------------
 
-RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
-
 
 def write_every_eval_ever(
     scores: pd.DataFrame, output: Path, organization: str, relationship: str = "other", collection: str = "lm-validity"
@@ -289,8 +287,6 @@ def write_every_eval_ever(
     models' developers. The same evaluation has the same identifier and path each time. What the format has no place for
     stands under keys that begin with `lm_validity_`, from which an import reads the same rows back.
     """
-    if relationship not in RELATIONSHIPS:
-        raise InputError(f"--relationship {relationship}: not known.", f"one of {', '.join(RELATIONSHIPS)}.")
     scores = scores.reindex(columns=SCORES.names)
     publisher = {"source_organization_name": organization, "evaluator_relationship": relationship}
     columns, documents = ["model", *_OF_FILE], dict[Path, Document]()

@@ -254,13 +254,12 @@ def _settle(frame: pd.DataFrame, again: pd.DataFrame, files: list[ScoreFile], lo
 def check_identities(files: list[ScoreFile]) -> None:
     """Raises InputError where files of one model's name say different things of the model."""
     identities: dict[tuple[str, str], tuple[str, Path]] = {}
-    for file in files:
-        for aspect, value in file.identity.items():
-            model = file.common["model"]
-            identity_before, path = identities.setdefault((model, aspect), (value, file.path))
-            if identity_before != value:
-                problem = f"two different models are called {model}: {aspect} {identity_before} in {path}, {value} in "
-                raise InputError(f"{problem}{file.path}.", f"name one of them: --model '{file.path}=another name'.")
+    for file, aspect, value in ((each, *pair) for each in files for pair in each.identity.items()):
+        model = file.common["model"]
+        identity_before, path = identities.setdefault((model, aspect), (value, file.path))
+        if identity_before != value:
+            problem = f"two different models are called {model}: {aspect} {identity_before} in {path}, {value} in "
+            raise InputError(f"{problem}{file.path}.", f"name one of them: --model '{file.path}=another name'.")
 
 
 # ----------------------------------------------------------------------------------------------------------------------

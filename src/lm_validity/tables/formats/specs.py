@@ -241,24 +241,16 @@ _ERRORED = 2  # of `failureReason`: no answer came
 
 
 def _promptfoo(root: Place) -> Entries:
-    """The tests, each with the prompt's label where a provider has several prompts, which are benchmarks."""
-    tests = [test for test in root.root["results"]["results"] if test.get("failureReason") != _ERRORED]
-    prompts = [part(test, "prompt").get("label") or test.get("promptIdx") for test in tests]
-    several = len({(str(test["provider"]), prompt) for test, prompt in zip(tests, prompts, strict=True)}) > len(
-        {str(test["provider"]) for test in tests})  # fmt: skip
-    name = root.find("config.description") or root.path.stem
-    for number, (test, prompt) in enumerate(zip(tests, prompts, strict=True)):
+    """The tests; of several prompts of a provider their mean counts, as of all answers to one item."""
+    benchmark = root.find("config.description") or root.path.stem
+    for number, test in enumerate(root.root["results"]["results"]):
+        if test.get("failureReason") == _ERRORED:
+            continue
         provider, score = test["provider"], test.get("score")
-        yield (
-            f"results {number}",
-            {
-                "model": part(provider).get("label") or part(provider).get("id") or provider,
-                "benchmark": f"{name} ({prompt})" if several and prompt is not None else name,
-                "metric": "score,none",
-                "doc_id": str(test["testIdx"]),
-                "value": int(test.get("success") is True) if finite(score) is None else score,
-            },
-        )
+        model = part(provider).get("label") or part(provider).get("id") or provider
+        value = int(test.get("success") is True) if finite(score) is None else score
+        columns = {"model": model, "benchmark": benchmark, "metric": "score,none"}
+        yield f"results {number}", columns | {"doc_id": str(test["testIdx"]), "value": value}
 
 
 PROMPTFOO = Spec(

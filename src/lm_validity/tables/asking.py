@@ -90,9 +90,7 @@ class Reader:
         for absent in [name for name in names if name not in there][:1]:
             hint = did_you_mean(absent, there, f"columns: {listing(there, 12)}.")
             raise InputError(f"--columns: there is no column {absent!r}.", hint)
-        raise InputError(
-            f"--columns: no table has numbers and all of {', '.join(names)}.", "name columns of one table."
-        )
+        raise InputError(f"--columns: no table has all of {', '.join(names)}, and numbers.", "name columns of one.")
 
     def _sure(self, group: Sequence[Columns]) -> list[Long]:
         longs = []

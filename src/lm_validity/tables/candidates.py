@@ -434,11 +434,13 @@ def _before(columns: Columns, told: Told) -> float:
     ]  # fmt: skip
     heads = [c.name for c in scores]
     if scores:
+        unmarked = [c for c in scores if not c.evidence]
         points += [
             1.5 * float(np.mean([c.evidence for c in scores])) + 0.3 * min(5, len(scores)),
             -2.0 * float(np.mean([c.whole and c.evidence < 2 for c in scores])),
-            -1.0 * sum(1 < c.high <= 10 and not (c.whole or c.evidence) for c in scores) / len(scores),
-            -1.5 * (len({_magnitude(c) for c in scores if not c.evidence}) > 1),
+            -1.0 * sum(1 < c.high <= 10 and not c.whole for c in unmarked) / len(scores),
+            -1.5
+            * (len({2 if c.whole and c.high <= 100 else int(np.ceil(np.log10(max(1, c.high)))) for c in unmarked}) > 1),
             -1.0 * sum(named_average(columns, name, heads) for name in heads),
         ]
     metrics = known_names() | vocabulary("is")["score"]
@@ -450,11 +452,6 @@ def _before(columns: Columns, told: Told) -> float:
         [plain(name) in known_names() for name in heads] if "benchmark" in header else [c.like["task"] for c in benches]
     )
     return sum(points) + 2.0 * float(np.mean(tasks or [0]))
-
-
-def _magnitude(c: Column) -> int:
-    """Of what size the numbers of a column are: shares 0, up to 10 1, percentages 2, larger ones more."""
-    return 2 if c.whole and c.high <= 100 else int(np.ceil(np.log10(max(1, c.high))))
 
 
 def _after(long: Long) -> float:

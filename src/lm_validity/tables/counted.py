@@ -102,9 +102,7 @@ class Counted:
         """
         goal, points = _wanted_point(point_text), self.common_points()
         if goal is not None and points.unit != "tokens_b":
-            raise InputError(
-                f"--at {point_text}: the scores do not say tokens for all models.", "give --at final, or nothing."
-            )
+            raise InputError(f"--at {point_text}: not all models have tokens.", "give --at final, or nothing.")
         if point_text == "final" or points.unit is None:
             return self.last(), []
         shared = [point for point in points.common if goal is None or abs(point - goal) <= 0.005 * goal]
@@ -135,10 +133,7 @@ class Counted:
         """
         rows = self.rows[self.rows["protocol"] == schema.DIRECT]
         if rows.empty:
-            raise InputError(
-                f"{self.source}: no selected score of the test split with protocol 'direct'.",
-                "learning curves are of direct evaluations along training.",
-            )
+            raise InputError(f"{self.source}: no selected test score is direct.", "learning curves are of such scores.")
         rows = rows.assign(checkpoint=rows["checkpoint"].fillna("final"))
         counted = self._of(rows, ("model", "benchmark", "checkpoint"))
         return replace(counted, rows=counted.rows[counted.rows["value"].notna()])
@@ -269,10 +264,12 @@ def _count(question: _Question, study: str | None, unlike: settings.Unlike) -> C
     notes += with_names({"Benchmarks of the sheet without any score: {}.": without_score})
     rows = _of_its_metric(rows, sheet, scores, notes)
     kept_out: list[str] = []
-    rows = settings.of_one_kind(
-        settings.with_settings(rows, settings.settings_beside(scores)), kept_out, scores, unlike
-    )
-    rows, checks = checked_errors(_with_final_tokens(rows, model_sheet), sheet)
+    rows = settings.with_settings(rows, settings.settings_beside(scores))
+    rows = settings.of_one_kind(rows, kept_out, scores, unlike)
+    total = rows["model"].map(model_sheet.set_index("model")["tokens_b"]).astype("float64")
+    is_end = rows["checkpoint"].fillna("final") == "final"  # has the sheet's tokens where it names none
+    rows = rows.assign(tokens_b=rows["tokens_b"].astype("float64").fillna(total.where(is_end)))
+    rows, checks = checked_errors(rows, sheet)
     averaged = average_runs(rows, scores)
     rows, notes = averaged.rows, [*notes, *kept_out, *averaged.notes]
     facts, direction_notes = settled_directions(rows, sheet, scores)
@@ -288,9 +285,8 @@ def _no_sheet(rows: pd.DataFrame) -> pd.DataFrame:
     metrics_told = rows[several & rows["higher_is_better"].notna()].groupby("benchmark")["metric"].unique()
     metric_of_benchmark = {benchmark: metrics[0] for benchmark, metrics in metrics_told.items() if len(metrics) == 1}
     names = sorted(rows["benchmark"].unique())
-    return schema.sheet_frame(
-        [BenchmarkFacts(benchmark=name, metric=metric_of_benchmark.get(name)) for name in names], BenchmarkFacts
-    )
+    facts = [BenchmarkFacts(benchmark=name, metric=metric_of_benchmark.get(name)) for name in names]
+    return schema.sheet_frame(facts, BenchmarkFacts)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -347,8 +343,7 @@ def _of_its_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path, no
     keep = pd.Series(of_metric(rows, sheet), rows.index)
     cells = keep.groupby([rows[name] for name in ("benchmark", "model", "checkpoint", "protocol")], dropna=False)
     lost = rows[:0] if keep.all() else rows[~cells.transform("any")]
-    for benchmark in sheet.loc[sheet["benchmark"].isin(lost["benchmark"]), "benchmark"]:
-        out = lost[lost["benchmark"] == benchmark]
+    for benchmark, out in lost.groupby("benchmark"):
         names = listing(dict.fromkeys(out["model"] + out["checkpoint"].map(_at) + " (" + out["protocol"] + ")"), 6)
         notes.append(
             f"{benchmark}: the scores of {names} are not under its metric {named[benchmark]} but under "
@@ -392,10 +387,8 @@ def report_rows(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> pd
     rows, of_rules = rows[~unlisted], list[str]()
     for rule in RULES:
         rows = rule(rows, sheet.set_index("benchmark"), of_rules)
-    notes += [
-        *of_rules,
-        *with_names({"Benchmarks with scores that are not in the benchmarks sheet stay out: {}.": names}),
-    ]
+    notes += of_rules
+    notes += with_names({"Benchmarks with scores that are not in the benchmarks sheet stay out: {}.": names})
     return rows
 
 
@@ -464,13 +457,6 @@ RULES = (_own_preparation, _one_wording, _one_count)
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Which checkpoint. Tokens say how far a model was trained, steps say it where tokens are not known at all checkpoints.
-
-
-def _with_final_tokens(rows: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
-    """The scores, of which those of the final checkpoint have the models sheet's tokens where they name none."""
-    is_end = rows["checkpoint"].fillna("final") == "final"
-    total = rows["model"].map(models.set_index("model")["tokens_b"]).where(is_end)
-    return rows.assign(tokens_b=rows["tokens_b"].astype("float64").fillna(total.astype("float64")))
 
 
 class CommonPoints(NamedTuple):
@@ -578,7 +564,5 @@ def _finite(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     finite = np.isfinite(rows["value"].to_numpy(dtype=float))
     lost = (rows["model"] + " on " + rows["benchmark"] + rows["checkpoint"].map(_at))[~finite]
     errors = rows["stderr"].to_numpy(dtype=float)
-    rows = rows.assign(
-        value=np.where(finite, rows["value"], np.nan), stderr=np.where(np.isfinite(errors), errors, np.nan)
-    )
+    rows = rows.assign(value=rows["value"].where(finite), stderr=np.where(np.isfinite(errors), errors, np.nan))
     return rows, with_names({"Scores without a finite value count as missing: {}.": lost.tolist()})

@@ -9,19 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from lm_validity.tables import metrics
 from lm_validity.tables.frame import IDENTIFIERS, Table
-from lm_validity.tables.metrics import (
-    METRIC,
-    MISSING,
-    metric_direction,
-    plain,
-    plain_text,
-    read_cell,
-    spread_ends,
-    spread_owner,
-    task_names,
-    vocabulary,
-)
 from lm_validity.tables.schema import PROTOCOLS
 
 if TYPE_CHECKING:
@@ -68,15 +57,15 @@ _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
 
 @cache
 def _role_of(word: str) -> str | None:
-    return next((role for role, words in vocabulary("is").items() if word in words and role != "task"), None)
+    return next((role for role, words in metrics.vocabulary("is").items() if word in words and role != "task"), None)
 
 
 @cache
 def known_names() -> frozenset[str]:
     """Tasks and metrics by name, without those that are words of everyday."""
-    names = {plain(name.removeprefix(METRIC)) for name in task_names()}
+    names = {metrics.plain(name.removeprefix(metrics.METRIC)) for name in metrics.task_names()}
     names = {name for name in names if len(name) > _SHORT_TASK and not name[0].isdigit()}
-    return frozenset(names - _COMMON_TASKS) | vocabulary("is")["task"]
+    return frozenset(names - _COMMON_TASKS) | metrics.vocabulary("is")["task"]
 
 
 def is_known(word: str) -> bool:
@@ -97,7 +86,7 @@ class Column:
         codes, uniques = pd.factorize(cells)
         self.codes: np.ndarray = codes
         self.texts: list[str] = list(uniques)
-        self.blank = np.array([text.strip().casefold() in MISSING for text in self.texts])
+        self.blank = np.array([text.strip().casefold() in metrics.MISSING for text in self.texts])
         self.filled: np.ndarray = ~self.blank[codes]
         self.different = [text for text, no in zip(self.texts, self.blank, strict=True) if not no]
         values, spreads, counts = self._values()
@@ -130,7 +119,7 @@ class Column:
             text = self.texts[i]
             if text.lower() in truths:
                 values[i] = truths[text.lower()]
-            elif len(text) < _LONGEST_NAME and (cell := read_cell(text.replace(",", ".") if decimal else text)):
+            elif len(text) < _LONGEST_NAME and (cell := metrics.read_cell(text.replace(",", ".") if decimal else text)):
                 values[i], spreads[i], counts[i] = cell.value, cell.error, cell.items
                 self.percent |= cell.percent and math.isnan(cell.items)
                 self.spread_kind = cell.kind or self.spread_kind
@@ -150,16 +139,16 @@ class Column:
     @cached_property
     def clean(self) -> np.ndarray:
         """The cells (n,) without markup, as names; "" for those that say nothing."""
-        texts = ["" if no else plain_text(text) for text, no in zip(self.texts, self.blank, strict=True)]
+        texts = ["" if no else metrics.plain_text(text) for text, no in zip(self.texts, self.blank, strict=True)]
         names: np.ndarray = np.array([*texts, ""], dtype=object)[self.codes]
         return names
 
     @cached_property
     def head(self) -> str:
         """The last part of the header, in small letters; the one above where it is no more than `name` or `id`."""
-        parts = (_NOTE.sub("", plain_text(self.name)) or self.name).split(".")
-        last = plain(parts[-1])
-        above = plain(parts[-2]) if len(parts) > 1 else ""
+        parts = (_NOTE.sub("", metrics.plain_text(self.name)) or self.name).split(".")
+        last = metrics.plain(parts[-1])
+        above = metrics.plain(parts[-2]) if len(parts) > 1 else ""
         return above if last in IDENTIFIERS and _role_of(above) else last
 
     @cached_property
@@ -177,11 +166,11 @@ class Column:
     @cached_property
     def parts(self) -> frozenset[str]:
         """The words of the header."""
-        return frozenset(plain(self.name).split("_"))
+        return frozenset(metrics.plain(self.name).split("_"))
 
     def has(self, role: str) -> bool:
         """Whether a word of the header is one of this role."""
-        return bool(self.parts & vocabulary("has")[role])
+        return bool(self.parts & metrics.vocabulary("has")[role])
 
     @cached_property
     def error_of(self) -> str | None:
@@ -200,9 +189,8 @@ class Column:
             return False
         marked = "%" in self.name and "#" not in self.name and not _MACHINE & self.parts
         other = self.word not in {None, "score", "answer", "model", "benchmark"}
-        ends = (
-            kind for end, kind in spread_ends().items() if self.head == end or ("_" in end and self.head.endswith(end))
-        )
+        head, spreads = self.head, metrics.spread_ends().items()
+        ends = (kind for end, kind in spreads if head == end or ("_" in end and head.endswith(end)))
         p_value = "p" in self.parts and len(self.parts) > 1 and self.high <= 1
         other |= next(ends, "") in {"low", "high"} or p_value
         return bool(other or self.error_of or self.name.startswith("#") or (self.has("no score") and not marked))
@@ -232,9 +220,9 @@ class Column:
     def like(self) -> dict[str, float]:
         """The share of its different names (of the first `_LOOKED_AT`) that look like a kind of `_LIKE`, and of known
         tasks (`task`)."""
-        names = [plain_text(text) for text in self.different[:_LOOKED_AT]]
+        names = [metrics.plain_text(text) for text in self.different[:_LOOKED_AT]]
         shares = {kind: sum(bool(pattern.search(name)) for name in names) for kind, pattern in _LIKE.items()}
-        shares["task"] = sum(plain(name) in known_names() for name in names)
+        shares["task"] = sum(metrics.plain(name) in known_names() for name in names)
         return {kind: number / max(1, len(names)) for kind, number in shares.items()}
 
     @cached_property
@@ -250,8 +238,8 @@ class Columns(dict[str, Column]):
     def __init__(self, table: Table) -> None:
         super().__init__((name, Column(name, table.kinds[name], table.cells[name])) for name in table.cells)
         self.table = table
-        owners = {plain(name): name for name in self}
-        self.spreads = {name for name in self if spread_owner(name, owners) is not None}
+        owners = {metrics.plain(name): name for name in self}
+        self.spreads = {name for name in self if metrics.spread_owner(name, owners) is not None}
         self.means: dict[tuple[str, ...], set[str]] = {}  # averages among columns
         self.readings: list[Told] | None = None  # those to try, once they are known
         self._codes: dict[frozenset[str], np.ndarray] = {frozenset(): np.zeros(len(table.cells), dtype=np.int64)}
@@ -259,7 +247,7 @@ class Columns(dict[str, Column]):
 
     def is_metric(self, name: str) -> bool:
         """Whether a column's header is that of a metric, or of a score, and no task's."""
-        return self[name].word == "score" or metric_direction(self[name].head) is not None
+        return self[name].word == "score" or metrics.metric_direction(self[name].head) is not None
 
     def codes(self, names: frozenset[str]) -> np.ndarray:
         """One code (n,) from 0 for each combination of the cells of some columns."""

@@ -130,9 +130,7 @@ def of_one_kind(rows: pd.DataFrame, notes: list[str], path: str | Path, unlike: 
             continue
         lines = [_told(part, values, chosen[by[part.index[0]]]) for _, part in rows[out].groupby(by[out])]
         if unlike == "refused":
-            raise InputError(
-                f"{path}: different {words}: {'; '.join(lines)}.", "to compare them anyway: --mix-versions."
-            )
+            raise InputError(f"{path}: different {words}: {'; '.join(lines)}.", "--mix-versions compares them.")
         if unlike == "kept":
             notes.append(f"Different {words} are compared, as you asked: {'; '.join(lines)}.")
             continue

@@ -10,17 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.tables.metrics import (
-    find_task_facts,
-    is_unbounded,
-    lower_is_better,
-    may_be_negative,
-    metric_direction,
-    names_perplexity,
-    plain,
-    plain_text,
-    vocabulary,
-)
+from lm_validity.tables import metrics
 from lm_validity.tables.roles import ERRORS, ROLES, SETTINGS, Column, Columns
 from lm_validity.words import count, listing
 
@@ -61,9 +51,7 @@ def _told(text: str) -> Told:
                 hint = did_you_mean(role, ROLES, f"roles are {', '.join(ROLES)}.")
                 raise InputError(f"--columns: {role!r} is no role.", hint)
             if role in told:
-                raise InputError(
-                    f"--columns: {role} twice.", f"write {role}=A,B for several columns, A+B to join them."
-                )
+                raise InputError(f"--columns: {role} twice.", f"write {role}=A,B, or {role}=A+B to join them.")
         if role is None:
             raise InputError(f"--columns: {part.strip()!r} has no role.", HINT)
         told.setdefault(role, []).append(_given(role, part))
@@ -178,9 +166,7 @@ def apply_table(columns: Columns, told: Told) -> Long:
     values = _values(columns, told, rows)
     header = any(None in given.names for role, sources in told.items() if role != "score" for given in sources)
     if len(values) > 1 and not header:
-        raise InputError(
-            f"--columns: {len(values)} score columns, whose headers have no role.", "add benchmark=* or model=*."
-        )
+        raise InputError(f"--columns: the headers of {len(values)} scores have no role.", "add benchmark=* or model=*.")
     told = told if header or "benchmark" in told else told | {"benchmark": [Given((None,))]}
     for role in ("model", "benchmark"):
         if role not in told:
@@ -241,7 +227,7 @@ def _rows(columns: Columns, told: Told, values: dict[str, np.ndarray], rows: np.
         for role in NAMES:
             if role in told:
                 sign = "," if role == "metric" else " "  # as in lm-eval's `name,filter`
-                piece[role] = joined(columns, told[role][0].names, plain_text(header), places, sign)
+                piece[role] = joined(columns, told[role][0].names, metrics.plain_text(header), places, sign)
         counts = columns[header].counts if header in columns else np.full(len(numbers), np.nan)
         pieces.append(pd.DataFrame(piece | {"n": (counts if n_items is None else n_items)[places]}))
     return pd.concat(pieces, ignore_index=True).assign(error=np.nan)
@@ -303,7 +289,7 @@ def _errors(long: Long) -> np.ndarray:
         options = [] if column is None else [(column.spreads, column.spread_kind)]
         for given in long.told.get("error", []):
             error = long.columns[str(given.names[0])]
-            words = error.parts - vocabulary("has")["error"] - vocabulary("has")["score"]
+            words = error.parts - metrics.vocabulary("has")["error"] - metrics.vocabulary("has")["score"]
             if not several or (column is not None and words and words <= column.parts):
                 options.append((error.numbers, given.detail))
         places, values, n = rows["row"].to_numpy(), rows["value"].to_numpy(), rows["n"].to_numpy()
@@ -443,12 +429,12 @@ def _units(groups: Mapping[tuple[str, ...], pd.DataFrame], long: Long) -> dict[t
     for name, rows in groups.items():
         text = " ".join(name)
         values = rows["value"].to_numpy(float)
-        values = np.abs(values) if may_be_negative(text) else values
+        values = np.abs(values) if metrics.may_be_negative(text) else values
         marked = bool(rows["source"].isin(long.percent).any()) or "%" in text
         unit = unit_of(values, text, marked=marked, known=_is_known_share(name, long))
         if unit is None or (unit == FRACTION and values.max() < 1 and not marked):
             hundredths = np.allclose(values, values.round(2), atol=1e-9) and values.max() > 0
-            unclear[name] = values.max() > 1 or (hundredths and not lower_is_better(name[0]))
+            unclear[name] = values.max() > 1 or (hundredths and not metrics.lower_is_better(name[0]))
         units[name] = unit or POINTS
     percent = sum(unit == PERCENT for unit in units.values())
     for name, coarse in unclear.items():
@@ -461,9 +447,9 @@ def _units(groups: Mapping[tuple[str, ...], pd.DataFrame], long: Long) -> dict[t
 def _is_known_share(name: tuple[str, ...], long: Long) -> bool:
     """Whether a benchmark is a known task, or its metric one whose scores are shares."""
     metric = _metric_of(name, long)
-    words = set(plain(" ".join((*name, metric))).split("_"))
-    known = find_task_facts(plain(name[0])) is not None or metric_direction(plain(metric)) is not None
-    return known or bool(words & vocabulary("has")["higher is better"])
+    words = set(metrics.plain(" ".join((*name, metric))).split("_"))
+    task, measure = metrics.find_task_facts(metrics.plain(name[0])), metrics.metric_direction(metrics.plain(metric))
+    return bool(task or measure is not None or words & metrics.vocabulary("has")["higher is better"])
 
 
 def _metric_of(name: tuple[str, ...], long: Long) -> str:
@@ -477,7 +463,7 @@ def _metric_of(name: tuple[str, ...], long: Long) -> str:
 def unit_of(values: np.ndarray, name: str, *, marked: bool, known: bool = False) -> str | None:
     """The unit of values (n,) of a benchmark and metric, which may be `marked` as percentages; None where they may be
     percentages or ratings: up to 10, and up to 25 where the metric is not `known`."""
-    if is_unbounded(name) and not (names_perplexity(name) and values.max(initial=0) <= 1):
+    if metrics.is_unbounded(name) and not (metrics.names_perplexity(name) and values.max(initial=0) <= 1):
         return POINTS
     outside = _outside(values)
     if outside.sum() > max(1.0, _SLIPS * len(values)) or (outside.any() and len(values) < 4):
@@ -530,13 +516,13 @@ def _direction(name: tuple[str, ...], long: Long) -> bool | None:
     for signs, higher in (("↓⬇", False), ("↑⬆", True)):
         if any(sign in marks for sign in signs):
             return higher
-    known = metric_direction(plain(text))
-    if known is None and (facts := find_task_facts(plain(name[0]))) and facts.higher_is_better:
+    known = metrics.metric_direction(metrics.plain(text))
+    if known is None and (facts := metrics.find_task_facts(metrics.plain(name[0]))) and facts.higher_is_better:
         known = facts.higher_is_better == "1"
     if known is not None:
         return known
-    if lower_is_better(text) or any(map(lower_is_better, _IN_PARENTHESES.findall(text))):
+    if metrics.lower_is_better(text) or any(map(metrics.lower_is_better, _IN_PARENTHESES.findall(text))):
         values = long.scores.loc[long.scores["benchmark"] == name[0], "value"]
-        return None if names_perplexity(text) and values.max() <= 1 else False
-    words = set(plain(text).split("_"))
-    return True if words & vocabulary("has")["higher is better"] and not words & vocabulary("has")["no score"] else None
+        return None if metrics.names_perplexity(text) and values.max() <= 1 else False
+    words, has = set(metrics.plain(text).split("_")), metrics.vocabulary("has")
+    return True if words & has["higher is better"] and not words & has["no score"] else None

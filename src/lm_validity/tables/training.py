@@ -166,12 +166,8 @@ def _comparable(rows: pd.DataFrame, source: object) -> tuple[pd.DataFrame, list[
     items = rows["n_items"].where(runs)
     commonest_count = items.groupby(keys, dropna=False).transform(commonest)
     differs = runs & items.notna() & (items != commonest_count).fillna(value=False)
-    note = with_names(
-        {
-            "Where sampled runs are there, the likeliest answers stay out: {}.": _named(rows[mixed]),
-            "Runs with another number of items than most of the same score stay out: {}.": _named(rows[differs]),
-        }
-    )
+    note = with_names({"Where sampled runs are there, the likeliest answers stay out: {}.": _named(rows[mixed])})
+    note += with_names({"Runs with another number of items than most stay out: {}.": _named(rows[differs])})
     return rows[~mixed & ~differs], note
 
 

@@ -161,10 +161,8 @@ class Reader:
     def left_out(self, longs: Sequence[Long]) -> dict[Path, str]:
         """The files that give nothing under a reading, with the reason."""
         used = {int(file) for long in longs for file in np.unique(long.columns.table.files)}
-        reasons = {
-            source.path: "not of the tables read" for i, source in enumerate(self.frame.sources) if i not in used
-        }
-        return reasons | self.frame.skipped
+        unused = [source.path for i, source in enumerate(self.frame.sources) if i not in used]
+        return dict.fromkeys(unused, "not of the tables read") | self.frame.skipped
 
 
 def _together(offered: Sequence[Sequence[list[Long]]]) -> list[list[Long]]:

@@ -172,9 +172,8 @@ def _options(columns: Columns) -> Iterator[Told]:
             if model and role in fixed and columns.determines([model], needed({role: fixed[role]})[0]):
                 del fixed[role]
         for scores in _scores(columns, named, metric="metric" in fixed):
-            free = {
-                role: given for role, given in fixed.items() if not set(needed({role: given})) & set(needed(scores))
-            }
+            used = set(needed(scores))
+            free = {role: given for role, given in fixed.items() if not used & set(needed({role: given}))}
             yield from _completed(columns, free | named | scores, ignored)
 
 
@@ -372,10 +371,8 @@ def _is_said(columns: Columns, told: Told) -> bool:
         return False
     if alone and model[0].like["model"] < 0.5 and all(columns.is_metric(c.name) for c in scores):
         return False  # of what is measured only by accuracy, rows may be subjects as well as models
-    benches = {"benchmark", "subject"}
-    words = {role: {role} for role in ("metric", "item", "subject", "run", "checkpoint", *SETTINGS)} | {
-        "benchmark": benches
-    }
+    words = {role: {role} for role in ("metric", "item", "subject", "run", "checkpoint", *SETTINGS)}
+    words["benchmark"] = {"benchmark", "subject"}
     if any(c.word not in words[role] for role in words for c in parts.get(role, [])):
         return False
     if len(told.get("benchmark", _HEADER)[0].names) > 1:
@@ -443,15 +440,14 @@ def _before(columns: Columns, told: Told) -> float:
             * (len({2 if c.whole and c.high <= 100 else int(np.ceil(np.log10(max(1, c.high)))) for c in unmarked}) > 1),
             -1.0 * sum(named_average(columns, name, heads) for name in heads),
         ]
-    metrics = known_names() | vocabulary("is")["score"]
+    tasks = known_names()
+    metrics = tasks | vocabulary("is")["score"]
     like_models = [bool(MODEL_LIKE.search(name)) and plain(name.split("/")[-1]) not in metrics for name in heads]
     for role, weight in (("model", 2.5), ("benchmark", -2.5)):
         names = max((c.like["model"] for c in of[role]), default=0.0)
         points.append(weight * (float(np.mean(like_models)) if role in header else names))
-    tasks = (
-        [plain(name) in known_names() for name in heads] if "benchmark" in header else [c.like["task"] for c in benches]
-    )
-    return sum(points) + 2.0 * float(np.mean(tasks or [0]))
+    shares = [plain(name) in tasks for name in heads] if "benchmark" in header else [c.like["task"] for c in benches]
+    return sum(points) + 2.0 * float(np.mean(shares or [0]))
 
 
 def _after(long: Long) -> float:

@@ -76,8 +76,7 @@ class Counted:
         last = last_checkpoints(rows)
         for model, problem in last.unknown.items():
             raise InputError(
-                f"{self.source}: {model} has the checkpoints {problem}.",
-                "fill in 'iteration' or 'tokens_b', or call the checkpoint that counts 'final'.",
+                f"{self.source}: {model} has the checkpoints {problem}.", "call the one that counts 'final'."
             )
         names_used = f"No final checkpoint: the only or last one is used for {listing(last.substitutes)}."
         return self._of(rows[last.rows], _SCORE, names_used if last.substitutes else None)
@@ -174,12 +173,10 @@ class Counted:
         rows, lost = _finite(rows)
         for row in rows[rows.duplicated([*key], keep=False)].itertuples():
             ends = pd.isna(row.checkpoint) or row.checkpoint == "final"
-            checkpoint = "" if ends else f" at checkpoint {row.checkpoint!r}"
-            raise InputError(
-                f"{self.source}: two selected test scores of {row.model} on {row.benchmark} ({row.protocol})"
-                f"{checkpoint}.",
-                "set 'selected' to false for all but one of prompt and metric.",
+            cell = f"{row.model} on {row.benchmark} ({row.protocol})" + f" at checkpoint {row.checkpoint!r}" * (
+                not ends
             )
+            raise InputError(f"{self.source}: two selected test scores of {cell}.", "set 'selected' to false for one.")
         scored = self.benchmarks["benchmark"].isin(rows["benchmark"].unique())
         benchmarks, differing = self.benchmarks[scored].reset_index(drop=True), settings.differences(rows)
         notes = (*self.notes, *([note] if note else []), *lost, *settings.difference_notes(differing, len(benchmarks)))
@@ -334,8 +331,7 @@ def _of_its_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path, no
     is_open, named = sheet["metric"].isna() & sheet["benchmark"].isin(several), sheet.set_index("benchmark")["metric"]
     for benchmark in sheet.loc[is_open & (sheet["studies"] != schema.NO_STUDY), "benchmark"]:
         raise InputError(
-            f"{path}: {benchmark} has several metrics ({listing(metrics[benchmark])}), and no benchmarks sheet names "
-            "one.",
+            f"{path}: {benchmark} has several metrics ({listing(metrics[benchmark])}), and no sheet names one.",
             "give --benchmarks a sheet whose column 'metric' names one (lm-validity report writes one).",
         )
     unnamed = sheet.loc[is_open, "benchmark"].tolist()
@@ -439,10 +435,9 @@ def _one_count(rows: pd.DataFrame, facts: pd.DataFrame, notes: list[str]) -> pd.
     notes.append(f"Few-shot examples: {'; '.join(parts if len(parts) > 1 else by_count)}.")
     out = (counts.notna() & (counts != chosen)).to_numpy(dtype=bool)
     if out.any():
-        parts = [
-            f"{number} on {listing(sorted(group['benchmark'].unique()))} (models: {group['model'].nunique()})"
-            for number, group in rows[out].groupby("num_fewshot")
-        ]
+        groups = rows[out].groupby("num_fewshot")[["benchmark", "model"]]
+        parts = [f"{number} on {listing(sorted(set(group['benchmark'])))} (models: {group['model'].nunique()})"
+                 for number, group in groups]  # fmt: skip
         notes.append(f"Scores with another number of few-shot examples stay out ({out.sum()}): {'; '.join(parts)}.")
     of_score = [rows[name] for name in (*_EVALUATION, "run", "benchmark", "metric")]
     counted_too = counts.mask(out).groupby(of_score, dropna=False, sort=False).transform("count") > 0

@@ -151,13 +151,11 @@ def _table(group: list[tuple[int, Block]], sources: Sequence[Source]) -> Table:
 
 def _short(names: list[str]) -> dict[str, str]:
     """The shortest ending of nested keys that tells each column from the others."""
-    endings = {
-        name: [
-            ".".join(parts[i:]) for i in range(len(parts) - 1 - (parts[-1] in IDENTIFIERS and len(parts) > 1), -1, -1)
-        ]
-        for name in names
-        for parts in [name.split(GLUE)]
-    }
+    endings: dict[str, list[str]] = {}
+    for name in names:
+        parts = name.split(GLUE)
+        first = len(parts) - 1 - (parts[-1] in IDENTIFIERS and len(parts) > 1)
+        endings[name] = [".".join(parts[i:]) for i in range(first, -1, -1)]
     counts = Counter(ending for each in endings.values() for ending in each)
     return {
         name: next((end for end in each if counts[end] == 1 and not _PLACES.fullmatch(end)), each[-1])

@@ -23,19 +23,11 @@ MOST_RANGES = 3  # of numbers of items, in a note
 _MUST_EQUAL = {"version": "task versions", "part": "parts of the items"}
 # settings under which scores are compared although they differ, with what they are called
 _SAID = {
-    "chat_template": "chat template",
-    "system_instruction": "system prompt",
-    "task_hash": "hash of the task",
-    "harness": "harness",
-    "harness_version": "version of the harness",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "max_gen_toks": "longest answer",
-    "backend": "backend",
-    "dtype": "precision",
-    "quantization": "quantization",
+    "chat_template": "chat template", "system_instruction": "system prompt", "task_hash": "hash of the task",
+    "harness": "harness", "harness_version": "version of the harness", "temperature": "temperature", "top_p": "top_p",
+    "max_gen_toks": "longest answer", "backend": "backend", "dtype": "precision", "quantization": "quantization",
     "adapter": "adapter",
-}
+}  # fmt: skip
 _OF_KIND = ("task_version", "limit", "n_items_scored", "n_items_total")  # what versions and parts are told by
 _PREFIX = "setting_"  # of their columns beside scores, some of which have the same names
 _DEFAULTS = {"checkpoint": "final", "prompt": "plain"}  # what null stands for in scores
@@ -151,10 +143,8 @@ def _commonest(values: pd.Series, models: pd.Series) -> str:
 
 def _told(out: pd.DataFrame, values: pd.Series, value_used: str) -> str:
     """`quiz 3 (ant-1b, bee-1b; used: 1)`."""
-    parts = [
-        f"{value} ({listing(sorted(rows_of_value['model'].unique()), 6)})"
-        for value, rows_of_value in out.groupby(values[out.index])
-    ]
+    models = out["model"].groupby(values[out.index]).unique().map(sorted)
+    parts = [f"{value} ({listing(names, 6)})" for value, names in models.items()]
     return f"{out['benchmark'].iloc[0]} {', '.join(parts)}, where {value_used} is used"
 
 
@@ -198,9 +188,8 @@ UNLIKE_SETTINGS = "Compared although their settings differ: "
 
 def difference_notes(differing: Sequence[Difference], benchmarks: int | None = None) -> list[str]:
     """One note on all settings that differ; of so many `benchmarks` it names those concerned, unless all are."""
-    parts = [
-        difference.words
-        + ("" if benchmarks in (None, len(difference.benchmarks)) else f" on {listing(difference.benchmarks)}")
-        for difference in differing
-    ]
+    parts = []
+    for difference in differing:
+        everywhere = benchmarks in (None, len(difference.benchmarks))
+        parts.append(difference.words + ("" if everywhere else f" on {listing(difference.benchmarks)}"))
     return [f"{UNLIKE_SETTINGS}{'; '.join(parts)}."] if parts else []

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.tables.metrics import PERPLEXITY, SHARES_OF_ITEMS, is_unbounded
+from lm_validity.words import with_names
 
 ZERO, OTHER_SIZE, TOO_LARGE = "zero", "other_size", "too_large"
 NOT_ITEMS, BEYOND_SCATTER, AT_BOUND = "not_items", "beyond_scatter", "at_bound"
@@ -31,15 +32,11 @@ _LEAST_DIFFERENCES = 10  # of neighbouring checkpoints, over all models
 _CURVE = ["model", "prompt", "prompt_variant", "num_fewshot", "seed"]
 _WORDS = {
     ZERO: "Standard errors of 0 beside scores that are neither 0 nor 1 are not used: {}.",
-    OTHER_SIZE: "Standard errors far from those of shares of the benchmark's items, sqrt(p (1 - p) / (n - 1)), are not "
-    "used: {}. Their unit, or the number of items, differs.",
-    TOO_LARGE: "Standard errors too large for shares of items are not used: {}. Their unit differs from that of the "
-    "scores.",
-    NOT_ITEMS: "Standard errors that all mean one number of items are not used where the scores are shares of no such "
-    "number, nor of one up to nine times as large: {}. They are of something else, or several times too large.",
+    OTHER_SIZE: "Standard errors far from sqrt(p (1 - p) / (n - 1)) are not used: {}. Their unit, or n, differs.",
+    TOO_LARGE: "Standard errors too large for shares of items, so of another unit, are not used: {}.",
+    NOT_ITEMS: "Standard errors of a number of items of which the scores are no shares are not used: {}.",
     BEYOND_SCATTER: "Standard errors many times the scatter of the scores between checkpoints are not used: {}.",
-    AT_BOUND: "Scores of exactly 0 or 1 have a standard error of 0: {}. It was replaced (Agresti–Coull) where the "
-    "number of items is known, from the table or from its other errors; elsewhere it counts as unknown.",
+    AT_BOUND: "Scores of 0 or 1 have an error of 0: {}. It is Agresti and Coull's where n is known, else unknown.",
 }
 
 
@@ -99,16 +96,11 @@ def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> CheckedErrors:
 
 def error_notes(checks: Sequence[ErrorCheck]) -> list[str]:
     """A note for each code, with the benchmarks and how many of their scores."""
-    notes = []
-    for code, sentence in _WORDS.items():
-        named = [
-            f"{check.benchmark} ({check.scores} of {check.of}"
-            f"{'' if check.ratio is None else f', {check.ratio:.3g} times'})"
-            for check in checks
-            if check.code == code
-        ]
-        notes += [sentence.format("; ".join(named))] if named else []
-    return notes
+    named: dict[str, list[str]] = {code: [] for code in _WORDS}
+    for check in checks:
+        times = "" if check.ratio is None else f", {check.ratio:.3g} times"
+        named[check.code].append(f"{check.benchmark} ({check.scores} of {check.of}{times})")
+    return with_names({_WORDS[code]: names for code, names in named.items()})
 
 
 def _of_benchmark(table: pd.DataFrame, benchmark: str) -> tuple[list[ErrorCheck], np.ndarray]:

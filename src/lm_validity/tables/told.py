@@ -211,10 +211,7 @@ def _numbers(columns: Columns, name: str, rows: np.ndarray) -> np.ndarray:
     if not column.numeric:
         row = int(np.argmax(column.filled & np.isnan(column.numbers) & rows))
         text = columns.table.cells[name].iloc[row][:40]
-        raise InputError(
-            f"{columns.table.place(row)}, column {name!r}: {text!r} is no number.",
-            "name a column of numbers; rows are left out by ignore=COLUMN:VALUE.",
-        )
+        raise InputError(f"{columns.table.place(row)}, column {name!r}: {text!r} is no number.", "name one of numbers.")
     return column.numbers
 
 

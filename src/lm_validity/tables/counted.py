@@ -132,7 +132,7 @@ class Counted:
         """
         rows = self.rows[self.rows["protocol"] == schema.DIRECT]
         if rows.empty:
-            raise InputError(f"{self.source}: no selected test score is direct.", "learning curves are of such scores.")
+            raise InputError(f"{self.source}: no selected test score with protocol 'direct'.", "curves are of these.")
         rows = rows.assign(checkpoint=rows["checkpoint"].fillna("final"))
         counted = self._of(rows, ("model", "benchmark", "checkpoint"))
         return replace(counted, rows=counted.rows[counted.rows["value"].notna()])

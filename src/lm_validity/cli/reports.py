@@ -176,9 +176,9 @@ def report_items(
 @command(root)
 def compare(
     model_a: str, model_b: str, folder: Path | None = None, at: str | None = None, margin: str | None = None,
-    gate: bool = False, unknown: Literal["pass", "fail"] | None = None, mix_versions: bool = False,
-    scores: Path | None = None, items: Path | None = None, benchmarks: Path | None = None, columns: str | None = None,
-    output: Path | None = None, markdown: Path | None = None, junit: Path | None = None,
+    gate: bool = False, unknown: Literal["pass", "fail"] | None = None, self_check: bool = False,
+    mix_versions: bool = False, scores: Path | None = None, items: Path | None = None, benchmarks: Path | None = None,
+    columns: str | None = None, output: Path | None = None, markdown: Path | None = None, junit: Path | None = None,
 ) -> None:  # fmt: skip
     """Is B better than A, worse, or not worse by more than a margin?"""
     from lm_validity.site import compare as verdicts
@@ -186,7 +186,7 @@ def compare(
     for written_file in filter(None, (markdown, junit)):
         check_file(written_file, [verdicts.MARK])
     files = _files([], columns=columns)
-    request = verdicts.Comparing(at, margin, mix_versions, benchmarks, for_page=output is not None)
+    request = verdicts.Comparing(at, margin, mix_versions, self_check, benchmarks, for_page=output is not None)
     compared = verdicts.compare(model_a, model_b, scores or folder, replace(request, options=files.options), items)
     if output is not None:
         inputs = [scores, folder, items, benchmarks, *filter(Path.exists, map(Path, (model_a, model_b)))]

@@ -197,9 +197,25 @@ def changes(run: Run, results: Path | None = None) -> list[Change]:
             files = own_files(run, kind, name)
             changed = [path for path in files if path not in recorded]
             changed += [path for path, state in recorded.items() if not is_as_recorded(path, state)]
+            changed += _moved_revision(run, kind, name, record)
             if changed:
-                outdated.append(Change(kind, name, changed[0], states_of({*files, *recorded})))
+                outdated.append(Change(kind, name, changed[0], states_of({*files, *recorded, *changed})))
     return outdated
+
+
+def _moved_revision(run: Run, kind: str, name: str, record: Mapping[str, object]) -> list[str]:
+    """The file of the hub's cache by which a branch leads to another commit than the recorded one."""
+    checkpoints = record.get("checkpoints")
+    if kind not in ("models", "language_models") or not isinstance(checkpoints, dict) or record.get("replay"):
+        return []
+    row, moved = getattr(run, kind)[name], []
+    revisions = {point.checkpoint: point.revision for point in getattr(row, "checkpoints", ())}
+    for point, location in checkpoints.items():
+        reference = Path(location["path"]).parents[1] / "refs" / (revisions.get(point) or row.revision or "main")
+        with contextlib.suppress(OSError):  # fetched by its commit, or the cache is gone
+            if location.get("revision") and reference.read_text(encoding="utf-8").strip() != location["revision"]:
+                moved.append(str(reference))
+    return moved
 
 
 def note_of(results: Path, kind: str, name: str) -> Path:

@@ -11,12 +11,14 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lm_validity.config.rows import read_rows
@@ -34,7 +36,7 @@ from lm_validity.tables.counted import Counted, Sources, count_scores
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.items import open_items
 from lm_validity.tables.metrics import ASSUMED
-from lm_validity.tables.schema import SCORES, SETTINGS, read_model_facts, read_scores, write_table
+from lm_validity.tables.schema import ITEMS, SCORES, SETTINGS, read_model_facts, read_scores, write_table
 from lm_validity.tables.settings import FILE, Unlike, difference_notes
 from lm_validity.words import count, is_known, listing, number
 
@@ -55,6 +57,7 @@ class Comparing:
     training_point: str | None = None
     margin: str | None = None
     mix_versions: bool = False
+    self_check: bool = False
     benchmarks: Path | None = None
     for_report: bool = False
     for_page: bool = False
@@ -72,6 +75,7 @@ class Compared:
     rows: Rows
     notes: tuple[str, ...]
     flips: pd.DataFrame
+    self_check: str | None = None
     point: str | None = None
 
     @property
@@ -123,8 +127,9 @@ def compare(first: str, second: str, source: Path | None, request: Comparing, it
         rows = items_compare.comparison_rows(comparison, judgements)
         if request.for_page:
             items_compare.training_rows(rows, comparison, counted, answers)
+        check = _self_check(names, sources, margins, unlike) if request.self_check else None
         flips, point = _flips(sources, counted_there, comparison), next(iter(point_lines), None)
-        return Compared(comparison, judgements, rows, lines, flips, point)
+        return Compared(comparison, judgements, rows, lines, flips, check, point)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -300,7 +305,7 @@ def _check_margins(text: str | None, margins: Margins, comparison: Comparison) -
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Items that changed.
+# Items that changed, and the gate tried on a model against itself.
 
 
 def _flips(sources: Sources, counted: Counted, comparison: Comparison) -> pd.DataFrame:
@@ -335,6 +340,43 @@ def _likeliest(values: np.ndarray | None) -> str | None:
     return f"choice {int(np.argmax(values))}" if isinstance(values, np.ndarray) and len(values) else None
 
 
+def _self_check(models: Sequence[str], sources: Sources, margins: Margins, unlike: Unlike) -> str:
+    """How often this gate calls a model worse than itself, over the ordered pairs of its runs, by the same tests."""
+    scores, lines = read_scores(sources.scores), []
+    for model in models:
+        of_model = scores[(scores["model"] == model) & scores["run"].notna()]
+        runs = sorted(of_model["run"].unique())
+        if len(runs) < 2:
+            lines.append(f"{model} has one run, so the gate cannot be tried on it.")
+            continue
+        answers = None
+        if sources.items is not None:
+            answers = open_items(sources.items).to_table(filter=pc.field("model") == model).to_pandas()
+        worse = 0
+        with tempfile.TemporaryDirectory() as name:
+            for number_of, of_run in enumerate(permutations(runs, 2)):
+                folder = Path(name) / str(number_of)
+                folder.mkdir()
+                _of_runs(of_model, of_run).pipe(write_table, SCORES, folder / "scores.parquet")
+                if answers is not None:
+                    _of_runs(answers, of_run).pipe(write_table, ITEMS, folder / "items.parquet")
+                counted = count_scores(Sources(folder / "scores.parquet", None, sources.benchmarks), unlike=unlike)
+                items = None if answers is None else folder / "items.parquet"
+                at_end = counted.at_common_point(None, or_last=True)[0]
+                comparison = items_compare.compare_counted(("first run", "second run"), at_end, items, "kept")
+                worse += items_compare.gate(items_compare.judged(comparison, margins)) == "worse"
+        pairs = len(runs) * (len(runs) - 1)
+        lines.append(f"The gate calls {model} worse than itself in {worse} of {pairs} pairs of runs.")
+    return " ".join(lines)
+
+
+def _of_runs(rows: pd.DataFrame, runs: tuple[int, int]) -> pd.DataFrame:
+    """The rows of two runs, as those of two models."""
+    names = ("first run", "second run")
+    parts = [rows[rows["run"] == run].assign(model=name, run=None) for name, run in zip(names, runs, strict=True)]
+    return pd.concat(parts, ignore_index=True)
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # What is written: lines for a terminal, a page, Markdown and JUnit.
 
@@ -354,6 +396,8 @@ def terminal_lines(compared: Compared) -> list[str]:
     single = [judgement for judgement in compared.judgements if judgement.benchmark is not None]
     if worse := [str(judgement.benchmark) for judgement in single if judgement.verdict.decision == "worse"]:
         lines.append(f"Worse on at least one, after Holm: {listing(list(dict.fromkeys(worse)), 4)}.")
+    if compared.self_check is not None:
+        lines.append(compared.self_check)
     room, ordered = MOST_LINES - len(lines) - 2, sorted(single, key=_interest)
     listed = ordered if len(ordered) <= room else ordered[: room - 1]
     for judgement in listed:

@@ -115,6 +115,21 @@ def test_a_note_is_newer_than_its_record_until_that_is_written_again(run):
     assert note.stat().st_mtime_ns > record_path.stat().st_mtime_ns
 
 
+def test_a_branch_of_the_hub_that_went_on_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("models.tsv").write_text("model\tpath\nm\towner/name\n")
+    Path("benchmarks.tsv").write_text("benchmark\nx\n")
+    values = {"name": "r", "models": "models.tsv", "benchmarks": "benchmarks.tsv", "studies": ["signal"]}
+    run = build_run(values, "f.yaml")
+    hub = tmp_path / "models--owner--name"
+    write_text(hub / "refs/main", "a1")
+    final = {"path": str(hub / "snapshots/a1"), "revision": "a1"}
+    write_json(run.results / "prefetch/models/m.json", {"checkpoints": {"final": final}, "sources": {}})
+    assert changes(run) == []
+    write_text(hub / "refs/main", "b2")
+    assert [change.name for change in changes(run)] == ["m"]
+
+
 def test_the_results_of_another_study_are_refused_with_the_key(run):
     def study(file: str, **values):
         made = build_run({"name": "r", "models": "models.tsv", "benchmarks": "benchmarks.tsv", **values}, file)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import permutations
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -291,6 +292,21 @@ def test_names_and_folders_that_are_not_there(lengths, folders, tmp_path):
     with pytest.raises(InputError, match="share no benchmark"):
         run(folders[0], other, "--output", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_is_tried_against_itself_by_the_test_of_the_gate(tmp_path):
+    """Of three runs, 0 and 1 differ by 20 items that one alone gets right: by McNemar, not by their errors."""
+    runs = [answers(200), answers(200, 0, 20), answers(200, 5, 5)]
+    cells = [rows_of("ant", "sums", correct, run=place) for place, correct in enumerate(runs)]
+    cells = [(score, [row | {"run": score["run"]} for row in items]) for score, items in cells]
+    folder = table(tmp_path / "page", *cells, rows_of("bee", "sums", answers(180)))
+    done = run("ant", "bee", folder, "--self-check")
+    expected = 0
+    for first, second in permutations(runs, 2):
+        lost, won = int((first > second).sum()), int((second > first).sum())
+        expected += lost > won and stats.binomtest(lost, lost + won).pvalue < 0.05
+    assert f"ant worse than itself in {expected} of 6 pairs of runs" in done.stdout and expected == 2
+    assert "bee has one run" in done.stdout
 
 
 def test_one_checkpoint_of_each_at_other_tokens_is_compared_and_said(tmp_path):

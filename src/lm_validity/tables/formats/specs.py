@@ -28,9 +28,8 @@ Entries = Iterator[tuple[object, Document]]
 
 _HELM_BESIDE = ("run_spec.json", "per_instance_stats.json", "scenario.json", "scenario_state.json", "instances.json",
                 "display_requests.json", "display_predictions.json")  # fmt: skip
-_HELM_OTHER = re.compile(
-    r"(num|max|min|inference|training|estimated|finish_reason|prompt|batch|predicted|logprob)(_.*)?"
-)
+_HELM_OTHER = ("num_", "max_", "min_", "inference_", "training_", "estimated_", "finish_reason_", "prompt_", "batch_",
+               "predicted_", "logprob")  # fmt: skip
 
 
 def _helm_split(stats: object, where: object) -> tuple[str, dict[str, float]]:
@@ -49,7 +48,7 @@ def _helm(root: Place) -> Entries:
     means = _helm_split(root.root, root.path)[1]
     items = means.get("num_instances", 0)
     for name, mean in means.items():
-        if not (_HELM_OTHER.fullmatch(name) or is_no_score(name)):
+        if not (name.startswith(_HELM_OTHER) or is_no_score(name)):
             yield name, {"metric": metric_key(name), "value": mean, "n_items": int(items) or None}
 
 
@@ -195,24 +194,16 @@ LIGHTEVAL = Spec(
 
 # ---- mteb: results/MODEL/REVISION/TASK.json, with model_meta.json beside it ------------------------------------------
 
-_REVISION = re.compile(r"[0-9a-f]{6,40}|\d+|external|no_revision_available")
-
-
-def _mteb_split(scores: Document) -> str:
-    """The test split, else the first one with scores."""
-    splits = [name for name, entries in scores.items() if isinstance(entries, list)]
-    return "test" if "test" in splits else splits[0]
-
 
 def _mteb_note(scores: Document, task: str) -> tuple[str, ...]:
-    used = _mteb_split(scores)
-    others = [name for name in scores if name != used]
-    return (f"{task}: the scores of {used} count, not those of {', '.join(others)}.",) if others else ()
+    first, *others = sorted(scores, key="test".__ne__)
+    return (f"{task}: the scores of {first} count, not those of {', '.join(others)}.",) if others else ()
 
 
 def _mteb(root: Place) -> Entries:
-    task = root.root["task_name"]
-    for number, entry in enumerate(root.root["scores"][_mteb_split(root.root["scores"])]):
+    """The scores of the test split, else of the first one."""
+    task, scores = root.root["task_name"], root.root["scores"]
+    for number, entry in enumerate(scores[min(scores, key="test".__ne__)]):
         subset = entry.get("hf_subset") or "default"
         benchmark = task if subset == "default" else f"{task}/{subset}"
         columns = {"metric": "main_score", "value": finite(entry.get("main_score")), "higher_is_better": True}
@@ -230,10 +221,8 @@ MTEB = Spec(
         "parameters_b": ("model_meta.json:n_parameters", lambda size: size / 1e9),
         "harness_version": "mteb_version",
     },
-    named_by=lambda opened: folder_name(
-        opened.path.parent if _REVISION.fullmatch(opened.path.parent.name) else opened.path),
     beside=("model_meta.json",),
-)  # fmt: skip
+)
 
 # ---- promptfoo: {"results": {"results": [{"provider", "testIdx", "success", "score", ...}]}} -------------------------
 

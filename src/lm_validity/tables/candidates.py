@@ -2,12 +2,12 @@
 benchmark, item, run; those stay in which each score is once and models repeat."""
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.tables.metrics import plain, plain_text, vocabulary
@@ -50,21 +50,12 @@ def find(tables: Sequence[Columns], refusals: list[InputError]) -> list[Candidat
             except InputError as refused:
                 refusals.append(refused)
                 continue
-            if not _repeats(long.scores):
-                continue
             candidate = Candidate(long, points + _after(long))
             names = (tuple(sorted(" ".join(sorted(str(name).split())) for name in long.scores[role].unique()))
                      for role in ("model", "benchmark"))  # fmt: skip
             table = len(long.scores), round(float(long.scores["value"].sum()), 6), *names
             found[table] = max(found.get(table, candidate), candidate, key=lambda each: each.points)
     return _diverse(sorted(found.values(), key=lambda each: -each.points))
-
-
-def _repeats(scores: pd.DataFrame) -> bool:
-    """Whether some benchmark has several models and some model several benchmarks, where there are several."""
-    pairs = scores[["model", "benchmark"]].drop_duplicates()
-    models, benchmarks = pairs["model"].nunique(), pairs["benchmark"].nunique()
-    return bool((models == 1 or len(pairs) > benchmarks) and (benchmarks == 1 or len(pairs) > models))
 
 
 _FAR = 6.0  # points below the first, from where a reading is none that was meant
@@ -451,9 +442,13 @@ def _before(columns: Columns, told: Told) -> float:
 
 
 def _after(long: Long) -> float:
-    """How far a reading is preferred for what it gives: full tables, several models, enough answers."""
+    """How far a reading is preferred for what it gives: full tables, several models, enough answers. Not at all where
+    no benchmark has several models, or no model several benchmarks."""
     scores = long.scores
     models, benchmarks = scores["model"].nunique(), scores["benchmark"].nunique()
+    pairs = len(scores[["model", "benchmark"]].drop_duplicates())
+    if (models > 1 and pairs == benchmarks) or (benchmarks > 1 and pairs == models):
+        return -math.inf
     names = [name for name in long.keys if name in ("model", "benchmark", "metric", "run", "checkpoint")]
     cells = int(np.prod([scores[name].nunique() for name in names]))
     points: float = 3.0 * min(1.0, len(scores) / cells) - 3.0 + (1.0 if models > 1 else -1.5) + 0.5 * (benchmarks > 1)

@@ -19,10 +19,8 @@ import pandas as pd
 from lm_validity.config.rows import Group
 from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, metric_key
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.tables import schema, settings
+from lm_validity.tables import schema, settings, standard_errors, training
 from lm_validity.tables.metrics import settled_directions, unit_notes
-from lm_validity.tables.standard_errors import ErrorCheck, checked_errors, error_notes
-from lm_validity.tables.training import Sampling, average_runs, commonest
 from lm_validity.words import listing, with_names
 
 _SCORE = ("model", "benchmark", "protocol", "seed")  # columns that name one score of a checkpoint
@@ -60,10 +58,10 @@ class Counted:
     models: pd.DataFrame
     benchmarks: pd.DataFrame
     notes: tuple[str, ...]
-    checks: tuple[ErrorCheck, ...]
+    checks: tuple[standard_errors.ErrorCheck, ...]
     source: str
     sheet: str | None
-    sampling: Mapping[tuple[str, str], Sampling] = field(default_factory=dict)
+    sampling: Mapping[tuple[str, str], training.Sampling] = field(default_factory=dict)
     kept_out: tuple[str, ...] = ()
     differing: tuple[settings.Difference, ...] = ()
 
@@ -266,11 +264,11 @@ def _count(question: _Question, study: str | None, unlike: settings.Unlike) -> C
     total = rows["model"].map(model_sheet.set_index("model")["tokens_b"]).astype("float64")
     is_end = rows["checkpoint"].fillna("final") == "final"  # has the sheet's tokens where it names none
     rows = rows.assign(tokens_b=rows["tokens_b"].astype("float64").fillna(total.where(is_end)))
-    rows, checks = checked_errors(rows, sheet)
-    averaged = average_runs(rows, scores)
+    rows, checks = standard_errors.checked_errors(rows, sheet)
+    averaged = training.average_runs(rows, scores)
     rows, notes = averaged.rows, [*notes, *kept_out, *averaged.notes]
     facts, direction_notes = settled_directions(rows, sheet, scores)
-    notes += direction_notes + unit_notes(rows, facts, scores) + error_notes(checks)
+    notes += direction_notes + unit_notes(rows, facts, scores) + standard_errors.error_notes(checks)
     of_sheet = (scores, None if benchmarks is None else str(benchmarks), averaged.noise, tuple(kept_out))
     return Counted(rows, model_sheet, facts, tuple(notes), tuple(checks), *of_sheet)
 
@@ -409,7 +407,7 @@ def _one_wording(rows: pd.DataFrame, facts: pd.DataFrame, notes: list[str]) -> p
     name."""
     variants, benchmarks = rows["prompt_variant"], rows["benchmark"]
     without_own = variants[variants.isna().groupby(benchmarks).transform("sum") == 0]
-    chosen = {name: commonest(values, min) for name, values in without_own.groupby(benchmarks)}
+    chosen = {name: training.commonest(values, min) for name, values in without_own.groupby(benchmarks)}
     keep = (variants.isna() | (variants == benchmarks.map(chosen))).to_numpy(dtype=bool, na_value=False)
     if chosen:
         choices_used = [f"{variant} on {benchmark}" for benchmark, variant in chosen.items()]
@@ -426,7 +424,7 @@ def _one_count(rows: pd.DataFrame, facts: pd.DataFrame, notes: list[str]) -> pd.
     counts, benchmarks = rows["num_fewshot"], rows["benchmark"]
     named = facts["num_fewshot"].dropna().astype(int).to_dict()
     times = rows[counts.notna()].drop_duplicates([*_EVALUATION, "benchmark", "num_fewshot"]).groupby("benchmark")
-    counts_used = {name: named.get(name, int(commonest(group, min))) for name, group in times["num_fewshot"]}
+    counts_used = {name: named.get(name, int(training.commonest(group, min))) for name, group in times["num_fewshot"]}
     if not counts_used:
         return rows
     chosen = benchmarks.map(counts_used)

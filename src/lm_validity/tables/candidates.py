@@ -364,9 +364,8 @@ def _is_said(columns: Columns, told: Told) -> bool:
         return False  # of what is measured only by accuracy, rows may be subjects as well as models
     words = {role: {role} for role in ("metric", "item", "subject", "run", "checkpoint", *SETTINGS)}
     words["benchmark"] = {"benchmark", "subject"}
-    if any(c.word not in words[role] for role in words for c in parts.get(role, [])):
-        return False
-    if len(told.get("benchmark", _HEADER)[0].names) > 1:
+    joined = len(told.get("benchmark", _HEADER)[0].names) > 1
+    if joined or any(c.word not in words[role] for role in words for c in parts.get(role, [])):
         return False
     if answer:
         return len(answer) == 1 and answer[0].word == "answer" and "item" in told and bool(parts.get("benchmark"))

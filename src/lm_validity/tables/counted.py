@@ -339,9 +339,9 @@ def _of_its_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path, no
     lost = rows[:0] if keep.all() else rows[~cells.transform("any")]
     for benchmark, out in lost.groupby("benchmark"):
         names = listing(dict.fromkeys(out["model"] + out["checkpoint"].map(_at) + " (" + out["protocol"] + ")"), 6)
+        only = listing(sorted(out["metric"].unique()))
         notes.append(
-            f"{benchmark}: the scores of {names} are not under its metric {named[benchmark]} but under "
-            f"{listing(sorted(out['metric'].unique()))} only; they count as missing."
+            f"{benchmark}: {names} under {only} only, not under its metric {named[benchmark]}, count as missing."
         )
     notes += with_names({"Benchmarks with several metrics, of which the sheet names none, stay out: {}.": unnamed})
     return rows[keep]
@@ -395,10 +395,8 @@ def _own_preparation(rows: pd.DataFrame, facts: pd.DataFrame, notes: list[str]) 
     is_own = [name in re.split(r"\s*,\s*", text.strip()) for name, text in zip(names, sources, strict=True)]
     is_foreign = ~np.array(is_own, dtype=bool)
     for text, foreign in names[is_foreign].groupby(sources[is_foreign]):
-        notes.append(
-            f"Prepared on {text}, not on their own training sets, so not train before test: "
-            f"{listing(sorted(foreign.unique()))}."
-        )
+        names_out = listing(sorted(foreign.unique()))
+        notes.append(f"Prepared on {text}, not on their own training sets, so not train before test: {names_out}.")
     return rows[~rows.index.isin(names.index[is_foreign])]
 
 
@@ -478,13 +476,10 @@ def _wanted_point(point_text: str | None) -> float | None:
     """Billions of tokens; None for `final` and for nothing."""
     if point_text is None or point_text == "final":
         return None
-    try:
-        value = float(point_text.strip().lower().removesuffix("b"))
-    except ValueError:
-        value = np.nan
-    if not np.isfinite(value) or value < 0:
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)b?", point_text.strip().lower())
+    if match is None:
         raise InputError(f"--at {point_text}: neither `final` nor billions of tokens.", "for example --at 90.")
-    return value
+    return float(match[1])
 
 
 class LastCheckpoints(NamedTuple):

@@ -110,7 +110,9 @@ class Column:
         values[:] = pd.to_numeric(pd.Series(self.texts, dtype=object), errors="coerce")
         values[~np.isfinite(values) | self.blank] = np.nan
         others = np.flatnonzero(np.isnan(values) & ~self.blank)
-        decimal = self._decimal_commas([self.texts[i] for i in others])
+        texts = [self.texts[i] for i in others]
+        commas = [text for text in texts if _DECIMAL_COMMA.fullmatch(text)]  # the decimal sign, unless of thousands
+        decimal = any(not _THOUSANDS.fullmatch(text) for text in commas) and not any("." in text for text in texts)
         self.percent, self.spread_kind = False, None
         truths = {"true": 1.0, "false": 0.0}
         if {self.texts[i].lower() for i in others} <= _PASSED.keys():
@@ -124,12 +126,6 @@ class Column:
                 self.percent |= cell.percent and math.isnan(cell.items)
                 self.spread_kind = cell.kind or self.spread_kind
         return found
-
-    @staticmethod
-    def _decimal_commas(texts: list[str]) -> bool:
-        """Whether the comma is the decimal sign of a column: no cell has a point, and not all may be thousands."""
-        with_comma = [text for text in texts if _DECIMAL_COMMA.fullmatch(text)]
-        return any(not _THOUSANDS.fullmatch(text) for text in with_comma) and not any("." in text for text in texts)
 
     @cached_property
     def length(self) -> float:

@@ -196,10 +196,8 @@ def _values(columns: Columns, told: Told, rows: np.ndarray) -> dict[str, np.ndar
         outside = rows & ((numbers < 0) | (numbers > 1))
         if outside.any():
             row = int(np.argmax(outside))
-            raise InputError(
-                f"{columns.table.place(row)}, column {name!r}: an answer is from 0 to 1, and this is {numbers[row]:g}.",
-                f"write score={_quoted(name)}, or A==B for two columns whose equality is right.",
-            )
+            spot = f"{columns.table.place(row)}, column {name!r}"
+            raise InputError(f"{spot}: {numbers[row]:g} is no answer from 0 to 1.", f"write score={_quoted(name)}.")
     if not values:
         raise InputError("--columns: no column has the role score or answer.", HINT)
     return values

@@ -158,10 +158,8 @@ def _comparable(rows: pd.DataFrame, source: object) -> tuple[pd.DataFrame, list[
     runs = rows["run"].notna()
     twice = rows[runs & rows.duplicated([*_SAME, "run"], keep=False)]
     for row in twice.itertuples():
-        raise InputError(
-            f"{source}: two scores of run {row.run} of {row.model} on {row.benchmark} ({row.protocol}).",
-            "keep one of them, or number the runs in the column `run`.",
-        )
+        cell = f"run {row.run} of {row.model} on {row.benchmark} ({row.protocol})"
+        raise InputError(f"{source}: two scores of {cell}.", "number the runs in the column `run`.")
     mixed = ~runs & runs.groupby(keys, dropna=False).transform("any")
     items = rows["n_items"].where(runs)
     commonest_count = items.groupby(keys, dropna=False).transform(commonest)

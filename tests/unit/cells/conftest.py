@@ -1,8 +1,8 @@
 """The toy world of tests/unit/cells/toy_world.py, made once a session in temporary folders."""
 
-import json
 import re
 import sys
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,8 @@ pytest.importorskip("lm_eval")
 sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves helpers unimportable
 
 from early_fork import EarlyFork
-from toy_world import load_toy, toy_model, write_toy_tasks
+from toy_run import SETTINGS, make_world, run, start_run
+from toy_world import load_toy, toy_model, write_lines, write_toy_tasks
 
 from lm_validity.cells.tasks.finding import find_task
 from lm_validity.cells.tasks.tasks import load_task
@@ -63,6 +64,32 @@ def toy_task(toy_folder):
     return lambda name: load_task(find_task(name, toy_folder))
 
 
+@pytest.fixture
+def world(toy_task):
+    """A function (lm) -> (examples, validate)."""
+    return lambda lm: make_world(lm, toy_task("toy_choice"))
+
+
+@pytest.fixture(scope="session")
+def undisturbed(model_folders, toy_folder, tmp_path_factory):
+    """A function (kind of model, epochs) -> what `run` gives in a world, its folder; trained once."""
+
+    @cache
+    def train(kind: str, epochs: int = SETTINGS.epochs):
+        lm, folder = load_toy(model_folders[kind]), tmp_path_factory.mktemp(f"undisturbed_{kind}")
+        examples, validate = make_world(lm, load_task(find_task("toy_choice", toy_folder)))
+        return run(lm, examples, validate, folder, SETTINGS.model_copy(update={"epochs": epochs})), folder
+
+    return train
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """`start_run` in a working directory of its own."""
+    monkeypatch.chdir(tmp_path)
+    return partial(start_run, tmp_path)
+
+
 CHOICE = {
     "output_type": "multiple_choice",
     "doc_to_text": "Question: {{q}}\nAnswer:",
@@ -80,8 +107,7 @@ def write_file(tmp_path, monkeypatch):
     def write(parts, code="", **keys):
         files = {split: str(tmp_path / f"{split}.jsonl") for split in parts}
         for split, documents in parts.items():
-            lines = "".join(json.dumps(doc) + "\n" for doc in documents)
-            Path(files[split]).write_text(lines, encoding="utf-8")
+            write_lines(files[split], documents)
         names = {f"{'training' if split == 'train' else split}_split": split for split in parts}
         config = {"task": "asked", "dataset_path": "json", "dataset_kwargs": {"data_files": files}, **names}
         config = {key: value for key, value in (config | CHOICE | keys).items() if value is not None}

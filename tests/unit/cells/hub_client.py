@@ -33,16 +33,6 @@ class _Hub(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-    def do_GET(self):
-        self._answer()
-
-    def do_HEAD(self):
-        self._answer()
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
-        self._answer(body)
-
     def _send(self, content, code=200, **headers):
         content = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(code)
@@ -53,7 +43,8 @@ class _Hub(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    def _answer(self, body=None):
+    def do_GET(self):
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
         place = [urllib.parse.unquote(part) for part in urllib.parse.urlparse(self.path).path.strip("/").split("/")]
         if place[0] == "api":
             return self._api(place[1], "/".join(place[2:4]), place[4:], body)
@@ -67,20 +58,16 @@ class _Hub(BaseHTTPRequestHandler):
             return self._send({}, 404, X_Error_Code="EntryNotFound", X_Repo_Commit=COMMIT)
         return self._send(path.read_bytes(), ETag=f'"{_blob(path)}"', X_Repo_Commit=COMMIT)
 
+    do_HEAD = do_POST = do_GET
+
     def _api(self, kind, name, more, body):
         repository = self.root / kind / name
         if not repository.is_dir():
             return self._send({}, 404, X_Error_Code="RepoNotFound")
-        files = sorted(path for path in repository.rglob("*") if path.is_file())
-        entries = [
-            {
-                "type": "file",
-                "path": path.relative_to(repository).as_posix(),
-                "size": path.stat().st_size,
-                "oid": _blob(path),
-            }
-            for path in files
-        ]
+        entries = []
+        for path in sorted(path for path in repository.rglob("*") if path.is_file()):
+            name_here = path.relative_to(repository).as_posix()
+            entries.append({"type": "file", "path": name_here, "size": path.stat().st_size, "oid": _blob(path)})
         if more[:1] == ["revision"] and more[1] not in NAMES:
             return self._send({}, 404, X_Error_Code="RevisionNotFound")
         if more[:1] == ["tree"]:

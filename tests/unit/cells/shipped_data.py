@@ -8,57 +8,61 @@ from lm_validity.cells.tasks.tasks import load_task
 
 def arc(number: int) -> dict:
     choices = {"text": [f"{color} {number}" for color in ("red", "green", "blue")], "label": ["A", "B", "C"]}
-    return {
-        "id": f"Q_{number}",
-        "question": f"Which one is {number}?",
-        "choices": choices,
-        "answerKey": "ABC"[number % 3],
-    }
+    question = {"id": f"Q_{number}", "question": f"Which one is {number}?"}
+    return question | {"choices": choices, "answerKey": "ABC"[number % 3]}
 
 
 def commonsense(number: int) -> dict:
     choices = {"text": [f"{color} {number}" for color in "vwxyz"], "label": list("ABCDE")}
-    return {
-        "id": f"c{number}",
-        "question": f" Where is {number}? ",
-        "choices": choices,
-        "answerKey": "ABCDE"[number % 5],
-    }
+    question = {"id": f"c{number}", "question": f" Where is {number}? "}
+    return question | {"choices": choices, "answerKey": "ABCDE"[number % 5]}
+
+
+def winogrande(number: int) -> dict:
+    sentence = f"The {number} cats saw the dog because _ was late."
+    return {"sentence": sentence, "option1": "cat", "option2": "dog", "answer": str(1 + number % 2)}
+
+
+def hellaswag(number: int) -> dict:
+    endings = [f"falls {number}.", "is asleep.", "sings [title] well.", "waits."]
+    context = {"activity_label": "Roof", "ctx_a": f"A man is on roof {number}.", "ctx_b": "he"}
+    return context | {"endings": endings, "label": str(number % 4)}
 
 
 ROWS = {
     "arc_easy": arc,
     "boolq": lambda n: {"passage": f"Passage {n}.", "question": f"is it {n}", "label": n % 2},
-    "winogrande": lambda n: {
-        "sentence": f"The {n} cats saw the dog because _ was late.",
-        "option1": "cat",
-        "option2": "dog",
-        "answer": str(1 + n % 2),
-    },
-    "hellaswag": lambda n: {
-        "activity_label": "Roof",
-        "ctx_a": f"A man is on roof {n}.",
-        "ctx_b": "he",
-        "endings": [f"falls {n}.", "is asleep.", "sings [title] well.", "waits."],
-        "label": str(n % 4),
-    },
+    "winogrande": winogrande,
+    "hellaswag": hellaswag,
     "nq_open": lambda n: {"question": f"who is {n}", "answer": [f"Number {n}", str(n)]},
     "gsm8k": lambda n: {"question": f"What is {n} and {n}?", "answer": f"It is {2 * n}.\n#### {2 * n}"},
     "cola": lambda n: {"sentence": f"The {n} boys sings.", "label": n % 2},
     "commonsense_qa": commonsense,
 }
+COMPLETION = {  # of the first training row under the plain prompt
+    "arc_easy": " red 0",
+    "boolq": " no",
+    "winogrande": " was late.",
+    "hellaswag": " falls 0.",
+    "nq_open": " Number 0",
+    "gsm8k": " It is 0.\n#### 0",
+    "cola": " no",
+    "commonsense_qa": " A",
+}
 METRIC = {"nq_open": "exact_match,remove_whitespace", "gsm8k": "exact_match,flexible-extract", "cola": "mcc,none"}
+
+
+def data_of(rows: dict[str, list[dict]]) -> datasets.DatasetDict:
+    """A data set of rows by split."""
+    return datasets.DatasetDict({split: datasets.Dataset.from_list(found) for split, found in rows.items()})
 
 
 def fake_data(monkeypatch):
     """A function that loads a shipped task over 12 made-up rows a split."""
 
     def fake(path, name=None, **_):
-        rows = ROWS[current[0]]
         starts = {"train": 0, "validation": 100, "test": 200}
-        return datasets.DatasetDict(
-            {split: datasets.Dataset.from_list([rows(first + n) for n in range(12)]) for split, first in starts.items()}
-        )
+        return data_of({split: [ROWS[current[0]](first + n) for n in range(12)] for split, first in starts.items()})
 
     current: list[str] = [""]
     monkeypatch.setattr("lm_eval.api.task.datasets.load_dataset", fake)

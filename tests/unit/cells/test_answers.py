@@ -2,14 +2,14 @@
 
 import datetime
 from contextlib import nullcontext
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from toy_world import all_documents, evaluate, lm_eval_itself
+from tokenizers import Tokenizer, models, pre_tokenizers
+from toy_world import all_documents, evaluate, lm_eval_itself, loglikelihood, random_model, train_bytes
 
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.tasks.answers import asked_text, check_training_answers, gold_choice
@@ -20,17 +20,13 @@ from lm_validity.errors import CellError, InputError
 
 
 def sums(answer=str):
-    pairs = [(a, b) for a in range(2) for b in range(2)]
-    return [
-        {"q": f"{a} plus {b}", "choices": [str(a + b + k) for k in range(4)], "answer": answer(a + b)} for a, b in pairs
-    ]
+    choices = {(a, b): [str(a + b + k) for k in range(4)] for a in range(2) for b in range(2)}
+    return [{"q": f"{a} plus {b}", "choices": choices[a, b], "answer": answer(a + b)} for a, b in choices]
 
 
 def numbered(count, first=0):
-    return [
-        {"q": f"question {n}", "choices": [f"a{n}", f"b{n}", f"c{n}"], "gold": n % 3}
-        for n in range(first, first + count)
-    ]
+    numbers = range(first, first + count)
+    return [{"q": f"question {n}", "choices": [f"a{n}", f"b{n}", f"c{n}"], "gold": n % 3} for n in numbers]
 
 
 def written(answers):
@@ -77,9 +73,27 @@ REFUSED = {  # documents of the test split, keys of the YAML file, and what is s
     # the data library makes dates of such texts, and `2020-01-02 00:00:00` is another answer
     "a date": (written(["2020-01-02T00:00:00"]), WRITE, "document test:0: its target is a date"),
 }
-CODE = (
-    "def score(document, results):\n    return {'exact_match': float(document['answer'] in results[0]), 'acc': 1.0}\n"
-)
+CODE = """import numpy
+
+def score(document, results):
+    return {"exact_match": float(document["answer"] in results[0]), "acc": 1.0}
+
+def wrong(references, predictions):
+    return float(references[0] != predictions[0].strip())
+
+def number(text):
+    return float(text) if text.strip().isdigit() else 0.0
+
+def pair(references, predictions):
+    return number(references[0]), number(predictions[0])
+
+def agree(pairs, of_equals=0.0):
+    left, right = map(numpy.array, zip(*pairs))
+    return float(numpy.corrcoef(left, right)[0, 1]) if left.std() and right.std() else of_equals
+
+def agree_or_nan(pairs):
+    return agree(pairs, float("nan"))
+"""
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -205,20 +219,8 @@ def merging():
     """A model whose tokenizer merges `yester` and `day`; and `:` with a line break behind it."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<s>", "</s>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(["yesterday", "yester", "day", ":\n", "yesterday"] * 50, trainer)
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
-    config = transformers.GPT2Config(vocab_size=300, n_embd=16, n_layer=1, n_head=2, n_positions=64, eos_token_id=1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = transformers.GPT2LMHeadModel(config).eval()
-    return LanguageModel(model, fast, model_id="merging", eval_batch_size=4)
+    fast = train_bytes(tokenizer, ["yesterday", "yester", "day", ":\n", "yesterday"] * 50, 300)
+    return LanguageModel(random_model("gpt2", vocab_size=300), fast, model_id="merging", eval_batch_size=4)
 
 
 def test_a_choice_that_merges_with_the_question_is_scored_and_trained_on_whole(write_task, merging):
@@ -229,10 +231,7 @@ def test_a_choice_that_merges_with_the_question_is_scored_and_trained_on_whole(w
     found = evaluate(merging, task, all_documents(task), metric="acc,none").items
     context = merging.tokenizer.encode("yester")
     for choice, value in zip(("day", "year"), found["choice_loglikelihoods"][0], strict=True):
-        behind = merging.tokenizer.encode(choice)
-        with torch.no_grad():
-            logits = merging.base(torch.tensor([[*context, *behind]])).logits[0].log_softmax(-1)
-        expected = sum(logits[len(context) - 1 + place, token].item() for place, token in enumerate(behind))
+        expected = loglikelihood(merging.base, context, merging.tokenizer.encode(choice))
         assert value == pytest.approx(expected, abs=1e-4)
     examples = training_examples(merging, task, fetch_documents(task, "train", ["train:0", "train:1"]))
     said = [merging.tokenizer.decode(example.token_ids[example.completion_start :]) for example in examples]
@@ -247,9 +246,9 @@ def test_white_space_that_is_one_token_with_the_question_stays_with_it(merging):
 
 
 def test_a_choice_without_tokens_or_too_long_is_refused_with_its_document(write_task, merging):
-    documents = [{"q": "when", "choices": ["x" * 80, "b"], "gold": 0}]
+    documents = [{"q": "when", "choices": ["x" * 112, "b"], "gold": 0}]
     task = write_task({"test": documents})
-    with pytest.raises(CellError, match=r"asked: document test:0: .* has 81 tokens after 20 "):
+    with pytest.raises(CellError, match=r"asked: document test:0: .* has 113 tokens after 20 "):
         evaluate(merging, task, all_documents(task), metric="acc,none")
 
 
@@ -259,11 +258,7 @@ def test_one_row_cut_in_two_places_gives_each_its_own_tokens(merging, way):
     merging.scorer = way
     requests = [(("a",), [5, 6, 7, 8], [9, 10]), (("b",), [5, 6, 7], [8, 9, 11]), (("c",), [5, 6], [7, 8, 9, 12])]
     found = [value for value, _ in merging._loglikelihood_tokens(list(requests))]
-    for (_, context, continuation), value in zip(requests, found, strict=True):
-        with torch.no_grad():
-            logits = merging.base(torch.tensor([[*context, *continuation]])).logits[0].log_softmax(-1)
-        expected = sum(logits[len(context) - 1 + place, token].item() for place, token in enumerate(continuation))
-        assert value == pytest.approx(expected, abs=1e-4)
+    assert found == pytest.approx([loglikelihood(merging.base, *texts) for _, *texts in requests], abs=1e-4)
 
 
 SETTINGS = [
@@ -279,25 +274,27 @@ SETTINGS = [
 ]
 
 
+def responses(write_task, lm, answers, **options) -> list[str]:
+    """What the model writes for a task with these generation settings."""
+    task = write_task({"test": written(answers)}, **WRITE | {"generation_kwargs": options})
+    return evaluate(lm, task, all_documents(task), metric="exact_match,none").items["response"].tolist()
+
+
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_a_generation_setting_that_gives_no_answers_fails_its_cell(write_task, llama, setting):
     """Not the job with all its other cells."""
     options = {"until": ["\n"], "max_gen_toks": 4} | setting
     options = {key: value for key, value in options.items() if value is not None or key == "until"}
-    task = write_task({"test": written(["a"])}, **WRITE | {"generation_kwargs": options})
     with pytest.raises(CellError) as caught:
-        evaluate(llama, task, all_documents(task), metric="exact_match,none")
+        responses(write_task, llama, ["a"], **options)
     assert "generation_kwargs" in f"{caught.value.problem} {caught.value.hint}"
 
 
 def test_a_stop_string_that_stands_alone_stops_as_in_a_list(write_task, llama):
     """An empty text is a part of every text, and no item of a list."""
-    answers = []
-    for until in ("\n", ["\n"]):
-        options = {"until": until, "max_gen_toks": 4, "do_sample": False}
-        task = write_task({"test": written("abc")}, **WRITE | {"generation_kwargs": options})
-        answers.append(evaluate(llama, task, all_documents(task), metric="exact_match,none").items["response"].tolist())
-    assert answers[0] == answers[1] and len(answers[0]) == 3
+    options = {"max_gen_toks": 4, "do_sample": False}
+    alone, listed = (responses(write_task, llama, "abc", until=until, **options) for until in ("\n", ["\n"]))
+    assert alone == listed and len(alone) == 3
 
 
 def test_a_split_that_the_data_have_not_is_named_with_the_key(write_task):
@@ -308,14 +305,11 @@ def test_a_split_that_the_data_have_not_is_named_with_the_key(write_task):
 
 def test_a_temperature_alone_samples_from_a_seed(write_task, llama):
     """lm-eval samples where a temperature is given, `do_sample` or not."""
-    options = {"until": ["\n"], "max_gen_toks": 6, "temperature": 1.0}
-    task = write_task({"test": [{"q": "a", "answer": "x"}] * 3}, **WRITE | {"generation_kwargs": options})
-    answers = []
+    ask, answers = partial(responses, write_task, llama, "xxx", until=["\n"], max_gen_toks=6), []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        found = evaluate(llama, task, all_documents(task), metric="exact_match,none")
-        answers.append(found.items["response"].tolist())
-    assert answers[0] == answers[1] and len(set(answers[0])) > 1, "it samples, from a stream of its own"
+        answers.append(ask(temperature=1.0))
+    assert answers[0] == answers[1] != ask(), "it samples, from a stream of its own"
 
 
 def test_a_text_of_several_right_answers_is_a_list(write_task, llama):
@@ -327,11 +321,9 @@ def test_a_text_of_several_right_answers_is_a_list(write_task, llama):
 
 def test_answers_of_a_beam_search(write_task, llama):
     """Those of transformers' own search with its own stop strings, one prompt at a time."""
-    options = {"num_beams": 3, "max_gen_toks": 12, "until": ["e", "a"], "do_sample": False}
-    task = write_task({"test": written("abcd")}, **WRITE | {"generation_kwargs": options})
-    found = evaluate(llama, task, all_documents(task), metric="exact_match,none").items["response"].tolist()
+    found = responses(write_task, llama, "abcd", num_beams=3, max_gen_toks=12, until=["e", "a"], do_sample=False)
     assert any(found)
-    for doc, answer in zip(all_documents(task).docs, found, strict=True):
+    for doc, answer in zip(written("abcd"), found, strict=True):
         tokens = torch.tensor([llama.tok_encode(f"Question: {doc['q']}\nAnswer:")])
         search = {"num_beams": 3, "max_new_tokens": 12, "stop_strings": ["e", "a"], "tokenizer": llama.tokenizer}
         theirs = llama.base.generate(tokens, do_sample=False, pad_token_id=1, **search)[0, tokens.shape[1] :]
@@ -341,38 +333,40 @@ def test_answers_of_a_beam_search(write_task, llama):
 
 STRIPPED = [{"name": "none", "filter": [{"function": "remove_whitespace"}, {"function": "take_first"}]}]
 DIGITS = {"filter_list": [{"name": "none", "filter": [{"function": "regex", "regex_pattern": "(a[0-9])"}]}]}
-TAUGHT = [  # keys of the task, and whether its training answers count, with the blank before them or without it
-    ({"target_delimiter": ""}, True),
-    ({}, True),
-    ({"filter_list": STRIPPED}, True),
-    ({"doc_to_target": "answer: {{answer}}", **DIGITS}, False),  # the filter leaves less than the target
-    ({"generation_kwargs": {"until": ["a"], "max_gen_toks": 4}}, False),
-    (OWN_SCORE | {"doc_to_target": ""}, False),
+
+
+def own(metric: str, aggregation: str, better: bool) -> dict:
+    listed = {"metric": f"!function own.{metric}", "aggregation": aggregation, "higher_is_better": better}
+    return {"metric_list": [listed]}
+
+
+THREE, NOTHING = ("a0", "a1", "a2"), "exact_match,none of its training answers is 0, and 0 of empty ones"
+WRONG = own("wrong", "mean", better=False)  # the share that is wrong: less is better
+AGREE, AGREE_OR_NAN = (own("pair", f"!function own.{name}", better=True) for name in ("agree", "agree_or_nan"))
+# training answers, keys of the task, its metric, whether a higher one is better, why they are refused
+TAUGHT = [
+    # with the blank before them or without it
+    (THREE, {"target_delimiter": ""}, "exact_match", True, None),
+    (THREE, {}, "exact_match", True, None),
+    (THREE, {"filter_list": STRIPPED}, "exact_match", True, None),
+    # the filter leaves less than the target
+    (THREE, {"doc_to_target": "answer: {{answer}}", **DIGITS}, "exact_match", True, NOTHING),
+    (THREE, {"generation_kwargs": {"until": ["a"], "max_gen_toks": 4}}, "exact_match", True, NOTHING),
+    (THREE, OWN_SCORE | {"doc_to_target": ""}, "exact_match", True, NOTHING),
+    (THREE, WRONG, "wrong", False, None),
+    (THREE, WRONG, "wrong", True, "is 0, and 1 of empty ones"),
+    # a correlation is NaN of answers that are all empty, and 0 of those that are all the same: both say nothing
+    (("0", "1", "3"), AGREE_OR_NAN, "pair", True, None),
+    (("1", "1"), AGREE, "pair", True, None),
+    (("x", "y"), AGREE, "pair", True, "pair,none of its training answers"),
 ]
 
 
-@pytest.mark.parametrize(("keys", "counts"), TAUGHT)
-def test_what_is_trained_must_score_better_than_nothing(write_task, keys, counts):
-    train = written([f"a{n}" for n in range(3)])
-    task = write_task({"train": train, "test": train}, code=CODE, **NAMED | keys)
-    documents = all_documents(task, "train")
-    if counts:
-        check_training_answers(task, documents, "exact_match,none", higher_is_better=True)
-    else:
-        with pytest.raises(InputError, match="exact_match,none of its training answers is 0, and 0 of empty ones"):
-            check_training_answers(task, documents, "exact_match,none", higher_is_better=True)
-
-
-def test_training_answers_of_a_metric_that_falls(write_task):
-    """The share of letters that are wrong: less is better."""
-    code = "def wrong(references, predictions):\n    return float(references[0] != predictions[0].strip())\n"
-    metric = {"metric": "!function own.wrong", "aggregation": "mean", "higher_is_better": False}
-    train = written(["a1", "a2"])
-    task = write_task({"train": train, "test": train}, code=code, **WRITE | {"metric_list": [metric]})
-    documents = all_documents(task, "train")
-    check_training_answers(task, documents, "wrong,none", higher_is_better=False)
-    with pytest.raises(InputError, match="is 0, and 1 of empty ones"):
-        check_training_answers(task, documents, "wrong,none", higher_is_better=True)
+@pytest.mark.parametrize(("answers", "keys", "metric", "better", "problem"), TAUGHT)
+def test_what_is_trained_must_score_better_than_nothing(write_task, answers, keys, metric, better, problem):
+    task = write_task({"train": written(answers), "test": written(answers)}, code=CODE, **NAMED | keys)
+    with pytest.raises(InputError, match=problem) if problem else nullcontext():
+        check_training_answers(task, all_documents(task, "train"), f"{metric},none", higher_is_better=better)
 
 
 def test_training_answers_behind_the_beginning_of_an_answer(write_task, llama):
@@ -384,24 +378,3 @@ def test_training_answers_behind_the_beginning_of_an_answer(write_task, llama):
     check_training_answers(task, documents, "exact_match,none", higher_is_better=True)
     texts = [llama.tokenizer.decode(example.token_ids) for example in training_examples(llama, task, documents)]
     assert "Answer: a1" in texts[0] and "Answer: a2" in texts[1]
-
-
-@pytest.mark.parametrize(("answers", "refused"), [(("0", "1", "3"), False), (("1", "1"), False), (("x", "y"), True)])
-def test_training_answers_of_a_correlation(write_task, answers, refused):
-    """It is NaN of answers that are all empty, and 0 of those that are all the same: both say nothing."""
-    code = (
-        "import numpy\n"
-        "def number(text):\n    return float(text) if text.strip().isdigit() else 0.0\n"
-        "def pair(references, predictions):\n    return number(references[0]), number(predictions[0])\n"
-        "def agree(pairs):\n    left, right = map(numpy.array, zip(*pairs))\n"
-        "    return float(numpy.corrcoef(left, right)[0, 1]) if left.std() and right.std() else EMPTY\n"
-    )
-    empty = "0.0" if refused or len({*answers}) == 1 else "float('nan')"
-    metric = {"metric": "!function own.pair", "aggregation": "!function own.agree", "higher_is_better": True}
-    train = written(answers)
-    parts, code = {"train": train, "test": train}, code.replace("EMPTY", empty)
-    task = write_task(parts, code=code, **NAMED | {"metric_list": [metric]})
-    documents = all_documents(task, "train")
-    expected = pytest.raises(InputError, match="pair,none of its training answers") if refused else nullcontext()
-    with expected:
-        check_training_answers(task, documents, "pair,none", higher_is_better=True)

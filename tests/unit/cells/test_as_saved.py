@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 import tokenizers
 import torch
+import toy_world as toy
 import transformers
-from lm_eval.api.instance import Instance
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from tokenizers import Regex, decoders, pre_tokenizers, processors
-from tokenizers.models import BPE, WordLevel
-from tokenizers.trainers import BpeTrainer
-from toy_world import load_toy, toy_model, toy_tokenizer
+from tokenizers import Regex, pre_tokenizers, processors
+from tokenizers.models import BPE
+from toy_world import edit, load_toy, random_model, request, save_model, toy_model, toy_tokenizer
 
 from lm_validity.cells.models.loading import check_saved_ends
 from lm_validity.cells.models.prefetch import prefetch_model
@@ -23,10 +22,6 @@ from lm_validity.config.sheets import Model
 from lm_validity.errors import CellError, InputError
 
 IDS = torch.arange(5, 45)[None]
-
-
-def edit(path: Path, **changes) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def record_of(folder: Path, **columns) -> dict:
@@ -40,33 +35,23 @@ def logits(model) -> torch.Tensor:
 
 # ---- the output head -------------------------------------------------------------------------------------------------
 
-COMMON = {"vocab_size": 420, "initializer_range": 0.3, "tie_word_embeddings": False}
-SMALL = COMMON | {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-OPT = {"ffn_dim": 64, "word_embed_proj_dim": 32, "init_std": 0.3}
-KINDS = {
-    "llama": transformers.LlamaConfig(**SMALL),
-    "gemma3": transformers.Gemma3TextConfig(**SMALL, num_key_value_heads=1, head_dim=16),
-    "gpt2": transformers.GPT2Config(**COMMON, n_embd=32, n_layer=1, n_head=2, n_positions=64),
-    "opt": transformers.OPTConfig(**SMALL, **OPT, max_position_embeddings=64),
-    "gpt_neox": transformers.GPTNeoXConfig(**SMALL, max_position_embeddings=64),
-}
+KINDS = ("llama", "gemma3_text", "gpt2", "opt", "gpt_neox")
 
 
-def saved_model(config: transformers.PretrainedConfig, folder: Path) -> transformers.PreTrainedModel:
-    """A random model, and in the folder its files beside a tokenizer's."""
+def saved_model(kind: str, folder: Path, **sizes) -> transformers.PreTrainedModel:
+    """A random model, no bias of which is zero, and in the folder its files beside a tokenizer's."""
+    model = random_model(kind, tie_word_embeddings=False, **sizes)
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
     for name, weight in model.named_parameters():
         if name.endswith("bias"):
             weight.data.normal_()
-    model.save_pretrained(folder)
-    toy_tokenizer(adds_bos=False, chat=False).save_pretrained(folder)
+    save_model(model, folder)
     return model
 
 
 def with_own_head(kind: str, folder: Path) -> transformers.PreTrainedModel:
     """A model whose head is its own, under a configuration that ties it."""
-    model = saved_model(KINDS[kind], folder)
+    model = saved_model(kind, folder)
     edit(folder / "config.json", tie_word_embeddings=True)
     return model
 
@@ -78,16 +63,12 @@ def test_a_head_that_the_checkpoint_holds_is_the_one_that_scores(kind, tmp_path)
 
 
 def test_a_configuration_that_wants_tuples_scores_as_any_other(tmp_path):
-    saved = saved_model(KINDS["llama"], tmp_path)
+    saved = saved_model("llama", tmp_path)
     edit(tmp_path / "config.json", return_dict=False)
-    request = Instance("loglikelihood", {}, ("the house", " is red"), 0)
     lm = load_toy(tmp_path)
-    whole = torch.tensor([lm.tokenizer("the house is red")["input_ids"]])
-    first = len(lm.tokenizer("the house")["input_ids"])
-    with torch.no_grad():
-        right = saved(input_ids=whole).logits[0, first - 1 : -1].log_softmax(-1)
-    expected = right[range(whole.shape[1] - first), whole[0, first:]].sum().item()
-    assert lm.loglikelihood([request])[0][0] == pytest.approx(expected, abs=1e-4)
+    whole, context = (lm.tokenizer(text)["input_ids"] for text in ("the house is red", "the house"))
+    expected = toy.loglikelihood(saved, context, whole[len(context) :])
+    assert lm.loglikelihood([request("the house", " is red")])[0][0] == pytest.approx(expected, abs=1e-4)
 
 
 LESS = {
@@ -99,8 +80,7 @@ LESS = {
 @pytest.mark.parametrize("part", LESS)
 def test_a_configuration_of_less_than_the_weights_is_refused(part, tmp_path):
     """Of biases that are zero nothing is lost, and layers that predict further tokens are no part of the model."""
-    config = transformers.LlamaConfig(**SMALL | {"num_hidden_layers": 2}, attention_bias=part == "biases")
-    expected = logits(saved_model(config, tmp_path))
+    expected = logits(saved_model("llama", tmp_path, attention_bias=part == "biases"))
     change, named = LESS[part]
     edit(tmp_path / "config.json", **change)
     with pytest.raises(CellError, match=rf"tensors such as {named}, and by its config\.json"):
@@ -122,26 +102,22 @@ def test_a_wish_for_flash_attention_is_passed_over_where_it_is_not_installed(tmp
     assert "flash_attention_2" in caplog.text
 
 
-def test_a_configuration_with_which_the_code_fails_is_refused_by_its_name(tmp_path):
-    """Whatever the code of an architecture raises: of ProphetNet, where no token pads."""
-    sizes = {"hidden_size": 32, "decoder_ffn_dim": 32, "num_decoder_layers": 1, "num_decoder_attention_heads": 2}
-    saved_model(transformers.ProphetNetConfig(vocab_size=420, ngram=1, **sizes), tmp_path)
-    edit(tmp_path / "config.json", pad_token_id=None)
-    with pytest.raises(CellError, match="ProphetNetForCausalLM cannot compute a text"):
-        load_toy(tmp_path)
-
-
 def test_an_architecture_whose_code_takes_no_text_is_refused_by_its_name(tmp_path):
-    """xLSTM's code takes no text of a small model; where it does, its logits are those of a plain pass."""
-    config = transformers.xLSTMConfig(hidden_size=32, num_heads=2, num_hidden_layers=2, num_blocks=2, vocab_size=420)
-    saved = saved_model(config, tmp_path)
+    """Whatever it raises: ProphetNet's where no token pads, and xLSTM's of a small model, unless it takes one."""
+    sizes = {"decoder_ffn_dim": 32, "num_decoder_layers": 1, "num_decoder_attention_heads": 2}
+    config = transformers.ProphetNetConfig(vocab_size=420, hidden_size=32, ngram=1, **sizes)
+    save_model(transformers.AutoModelForCausalLM.from_config(config), tmp_path / "a")
+    edit(tmp_path / "a" / "config.json", pad_token_id=None)
+    with pytest.raises(CellError, match="ProphetNetForCausalLM cannot compute a text"):
+        load_toy(tmp_path / "a")
+    saved = saved_model("xlstm", tmp_path / "b", num_heads=2, num_blocks=2)
     try:
         expected = logits(saved)
     except ValueError:
         with pytest.raises(CellError, match="xLSTMForCausalLM cannot compute a text"):
-            load_toy(tmp_path)
+            load_toy(tmp_path / "b")
     else:
-        assert torch.allclose(logits(load_toy(tmp_path).base), expected, atol=1e-5)
+        assert torch.allclose(logits(load_toy(tmp_path / "b").base), expected, atol=1e-5)
 
 
 def test_an_adapter_is_added_beside_a_head_of_its_own(tmp_path):
@@ -164,13 +140,7 @@ def digits_by_three(folder: Path, **settings) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(BPE())
     split = pre_tokenizers.Split(Regex(r"\p{N}{1,3}| ?\p{L}+|[^\s\p{L}\p{N}]+[\r\n]*|\s+"), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = BpeTrainer(vocab_size=400, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator([TEXT + " 202 841 823 yes no"] * 50, trainer)
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(
-        folder
-    )
+    toy.train_bytes(tokenizer, [TEXT + " 202 841 823 yes no"] * 50, 400).save_pretrained(folder)
     edit(folder / "tokenizer_config.json", **settings)
     return tokenizer
 
@@ -227,7 +197,7 @@ def test_a_vocabulary_that_is_not_there_is_no_model(tmp_path):
 @pytest.mark.parametrize("begins", [True, False])
 def test_what_a_tokenizer_appends_is_left_out(begins, tmp_path):
     toy_model("llama", tmp_path)
-    tokenizer = toy_tokenizer(adds_bos=False, chat=False)
+    tokenizer = toy_tokenizer()
     single = "<s> $A </s>" if begins else "$A </s>"
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single=single, special_tokens=[("<s>", 0), ("</s>", 1)]
@@ -284,6 +254,10 @@ def tensors_of(folder: Path, change) -> None:
     save_file(dict(change(*item) for item in weights.items()), folder / "model.safetensors", {"format": "pt"})
 
 
+def compiled(folder: Path) -> None:
+    tensors_of(folder, lambda name, weight: (f"_orig_mod.{name}", weight))
+
+
 def quantized(dtype: torch.dtype):
     return lambda folder: tensors_of(folder, lambda name, w: (name, w.to(dtype) if "q_proj" in name else w))
 
@@ -305,7 +279,13 @@ def cut(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(text[: len(text) // 2])
 
 
+def template(text: str):
+    return lambda folder: (folder / "chat_template.jinja").write_text(text)
+
+
 IN_EIGHT_BITS = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}
+PARTS = "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}"
+CUT = "{% for m in messages %}{{ m['content'] }}"
 REFUSED_WHEN_FETCHED = {
     "int8": (quantized(torch.int8), r"q_proj\.weight in .* is quantized \(I8\)"),
     "float8": (quantized(torch.float8_e4m3fn), r"q_proj\.weight in .* is quantized \(F8_E4M3\)"),
@@ -316,10 +296,9 @@ REFUSED_WHEN_FETCHED = {
     "merged": (merged, r"weights and an adapter \(adapter_config\.json\) beside each other"),
     "cut tokenizer": (cut, r"model 'm'.*the tokenizer in .* cannot be used"),
     "tokenizer of a larger model": (configured(vocab_size=100), r"makes token \d+, and the model has 100 embeddings"),
-    "a thought without an end": (
-        lambda folder: (folder / "chat_template.jinja").write_text(TURNS + BEGIN.replace("%s", "<|channel>thought\n")),
-        r"opens a thought with '<\|channel>thought",
-    ),
+    "a thought without an end": (template(TURNS + BEGIN.replace("%s", "<|channel>thought\n")), r"opens a thought with"),
+    "no question": (template(PARTS), "its chat template prints nothing of a question"),
+    "half a template": (template(CUT), "its chat template cannot be rendered"),
 }
 
 
@@ -332,6 +311,8 @@ def test_what_would_be_read_otherwise_is_refused_when_fetched(kind, tmp_path):
     change(folder)
     with pytest.raises(InputError, match=problem):
         record_of(folder, instruction_tuned=1)
+    if kind in ("no question", "half a template"):  # asked plainly it is none of the model's business
+        assert record_of(folder)["model"]
 
 
 @pytest.mark.parametrize(
@@ -340,10 +321,7 @@ def test_what_would_be_read_otherwise_is_refused_when_fetched(kind, tmp_path):
         (configured(quantization_config={"quant_method": "hqq"}), r"HQQ.*Hint: install what it names"),
         (configured(rope_parameters={"rope_type": "lineer"}), r"lineer.*Hint: a value of its config\.json is not"),
         (configured(intermediate_size=24), r"proj\.weight is \d+x\d+ in its weights, and \d+x\d+ by its config\.json"),
-        (
-            lambda folder: tensors_of(folder, lambda name, weight: (f"_orig_mod.{name}", weight)),
-            r"they have _orig_mod\.\S+, which it does not know.*torch\.compile",
-        ),
+        (compiled, r"they have _orig_mod\.\S+, which it does not know.*torch\.compile"),
     ],
 )
 def test_what_keeps_a_model_from_loading_is_named_with_a_way_out(change, problem, tmp_path):
@@ -355,33 +333,14 @@ def test_what_keeps_a_model_from_loading_is_named_with_a_way_out(change, problem
 # ---- bits per byte ---------------------------------------------------------------------------------------------------
 
 
-def words_only(folder: Path) -> None:
-    """A tokenizer of whole words, all others being unknown."""
-    vocabulary = {"<unk>": 0, "</s>": 1} | {
-        word: 2 + place for place, word in enumerate(["the", "answer", "is", "yes"])
-    }
-    tokenizer = tokenizers.Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>")
-    fast.save_pretrained(folder)
-
-
 def test_bits_per_byte_of_what_a_tokenizer_cannot_write_is_no_number(tmp_path):
-    words_only(toy_model("llama", tmp_path))
+    toy.word_tokenizer(["the", "answer", "is", "yes"]).save_pretrained(toy_model("llama", tmp_path))
     lm = load_toy(tmp_path)
-    request = type("Request", (), {"args": ("the capital of Peru is Lima",)})
     with pytest.raises(CellError, match=r"loses \d+ of 27 bytes of texts \('the capital"):
-        lm.loglikelihood_rolling([request])
-    request.args = ("the answer is yes",)
-    assert lm.loglikelihood_rolling([request])[0] < 0
-
-
-def test_what_counts_as_lost():
-    tokenizer = toy_tokenizer(adds_bos=True, chat=False)
-    assert lost_bytes(tokenizer, " Straße\n\n</s> cafe\u0301  ") == 0
-    vocabulary = {"[UNK]": 0, "yes": 1}
-    words = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(WordLevel(vocabulary, "[UNK]")))
-    assert lost_bytes(words, "Köln") == 5  # two bytes of ö, one each of the others
+        lm.loglikelihood_rolling([request("the capital of Peru is Lima")])
+    assert lm.loglikelihood_rolling([request("the answer is yes")])[0] < 0
+    assert lost_bytes(toy_tokenizer(adds_bos=True), " Straße\n\n</s> cafe\u0301  ") == 0
+    assert lost_bytes(toy.word_tokenizer(["yes"]), "Köln") == 5  # two bytes of ö, one each of the others
 
 
 # ---- whole files -----------------------------------------------------------------------------------------------------
@@ -397,10 +356,7 @@ def test_weights_that_are_not_whole_are_named(tmp_path):
     for content, words in (
         (whole[:-5], rf"{last.name} is damaged or cut"),
         (whole[:5], rf"{last.name} is damaged or cut"),
-        (
-            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
-            rf"{last.name} is a pointer of Git LFS",
-        ),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", rf"{last.name} is a pointer of Git LFS"),
         (None, rf"{last.name} is not in "),
     ):
         last.write_bytes(content) if content is not None else last.unlink()
@@ -411,12 +367,13 @@ def test_weights_that_are_not_whole_are_named(tmp_path):
         record_of(folder)
 
 
-def test_one_tensor_with_two_values_in_two_shards_is_refused(tmp_path):
-    """Which of the two is loaded depends on the order of the files."""
+def test_one_tensor_with_two_values_is_refused(tmp_path):
+    """In two shards, of which the last is loaded; or in shards beside one file, which transformers loads alone."""
     folder = toy_model("llama", tmp_path)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    (folder / "model.safetensors").unlink()
+    whole = folder / "model.safetensors"
+    content, model = whole.read_bytes(), transformers.AutoModelForCausalLM.from_pretrained(folder)
     model.save_pretrained(folder, max_shard_size="60KB")
+    whole.unlink(missing_ok=True)
     first, *_, last = sorted(folder.glob("model-*.safetensors"))
     name, held = next(iter(load_file(first))), load_file(last)
     save_file(held | {name: load_file(first)[name]}, last, metadata={"format": "pt"})
@@ -424,23 +381,14 @@ def test_one_tensor_with_two_values_in_two_shards_is_refused(tmp_path):
     save_file(held | {name: torch.zeros_like(load_file(first)[name])}, last, metadata={"format": "pt"})
     with pytest.raises(InputError, match=rf"{last.name} and a file before it hold different weights \({name}\)"):
         record_of(folder)
-
-
-def test_one_file_beside_shards_of_another_training_is_refused(tmp_path):
-    """transformers loads model.safetensors and does not look at the shards."""
-    folder = toy_model("llama", tmp_path)
-    whole = (folder / "model.safetensors").read_bytes()
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    model.save_pretrained(folder, max_shard_size="60KB")
-    (folder / "model.safetensors").write_bytes(whole)
+    save_file(held, last, metadata={"format": "pt"})
+    whole.write_bytes(content)
     assert record_of(folder)["model"] == "m", "the same weights twice are one model"
     with torch.no_grad():
         model.model.norm.weight += 1
     model.save_pretrained(folder, max_shard_size="60KB")
-    (folder / "model.safetensors").write_bytes(whole)
-    with pytest.raises(
-        InputError, match=r"model-.* and a file before it hold different weights \(model\.norm\.weight\)"
-    ):
+    whole.write_bytes(content)
+    with pytest.raises(InputError, match=r"model-.* hold different weights \(model\.norm\.weight\)"):
         record_of(folder)
     for shard in folder.glob("model-*.safetensors"):
         shard.unlink()
@@ -450,14 +398,11 @@ def test_one_file_beside_shards_of_another_training_is_refused(tmp_path):
 # ---- two models in one folder, other numbers, padding ----------------------------------------------------------------
 
 
-BART = {"d_model": 32, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 64}
-RECURRENT = SMALL | {"num_hidden_layers": 3, "num_key_value_heads": 1, "lru_width": 32, "attention_window_size": 16}
-ROUTED = SMALL | {"num_key_value_heads": 2, "num_local_experts": 2, "output_router_logits": True}
 BATCHES = {
-    "bart": transformers.BartConfig(vocab_size=420, init_std=0.3, max_position_embeddings=96, **BART),
-    "recurrent_gemma": transformers.RecurrentGemmaConfig(**RECURRENT),
-    "mixtral": transformers.MixtralConfig(**ROUTED),
-    "llama": KINDS["llama"],
+    "bart": {"d_model": 32, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 64, "init_std": 0.3},
+    "recurrent_gemma": {"num_hidden_layers": 3, "num_key_value_heads": 1, "lru_width": 32, "attention_window_size": 16},
+    "mixtral": {"num_key_value_heads": 2, "num_local_experts": 2, "output_router_logits": True},
+    "llama": {},
 }
 
 
@@ -466,37 +411,24 @@ def test_an_answer_does_not_depend_on_its_batch(kind, tmp_path):
     """BART's decoder counts the padding before a shorter prompt as positions, RecurrentGemma's state holds it, and
     Mixtral computes a loss of its routers if its configuration was saved in training, which padding breaks. A prompt of
     one token RecurrentGemma takes for a part of the text before."""
-    saved_model(BATCHES[kind], tmp_path)
+    saved_model(kind, tmp_path, **BATCHES[kind])
     lm = load_toy(tmp_path)
-    asked = {"until": ["never"], "max_gen_toks": 6, "do_sample": False}
-    prompts = ["Question: what is the color of Mel?\nAnswer:", "yes no"]
-    requests = [Instance("generate_until", {}, (prompt, asked), at) for at, prompt in enumerate(prompts)]
-    assert lm.generate_until(requests) == [lm.generate_until([request])[0] for request in requests]
+    prompts = ("Question: what is the color of Mel?\nAnswer:", "yes no")
+    alone = [toy.answers_of(lm, [prompt], ["never"], 6)[0] for prompt in prompts]
+    assert toy.answers_of(lm, prompts, ["never"], 6) == alone
     assert lm.answers_alone == (kind in ("bart", "recurrent_gemma"))
 
 
-PARTS = (
-    "{% for m in messages %}<{{ m['role'] }}>{% for part in m['content'] %}{{ part['text'] }}{% endfor %}{% endfor %}"
-)
-CUT = "{% for m in messages %}{{ m['content'] }}"
-
-
-@pytest.mark.parametrize(("template", "said"), [(PARTS, "prints nothing of a question"), (CUT, "cannot be rendered")])
-def test_a_template_that_prints_no_question_is_refused(template, said, tmp_path):
-    """At prefetch and by a cell; the same model asked plainly is none of its business."""
-    (toy_model("llama", tmp_path) / "chat_template.jinja").write_text(template)
-    with pytest.raises(InputError, match=f"its chat template {said}"):
-        record_of(tmp_path, instruction_tuned=True)
-    assert record_of(tmp_path)["model"]
-    with pytest.raises(CellError, match=f"its chat template {said}"):
-        check_question(load_toy(tmp_path).tokenizer, "m")
-
-
-def test_a_template_that_wants_a_system_message_or_writes_capitals_is_none_of_these():
-    tokenizer = toy_tokenizer(adds_bos=False, chat=False)
+def test_a_template_is_asked_for_a_question():
+    """A cell asks too. One that wants a system message, or writes capitals, prints the question."""
+    tokenizer = toy_tokenizer()
     wants = "{% if messages[0].role != 'system' %}{{ raise_exception('no system message') }}{% endif %}"
     tokenizer.chat_template = wants + "{{ messages[-1].content | upper }}"
     check_question(tokenizer, "m")
+    for template, problem in ((PARTS, "prints nothing of a question"), (CUT, "cannot be rendered")):
+        tokenizer.chat_template = template
+        with pytest.raises(CellError, match=f"its chat template {problem}"):
+            check_question(tokenizer, "m")
 
 
 def test_what_is_in_memory_is_held_against_the_file(tmp_path):

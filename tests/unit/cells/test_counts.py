@@ -4,7 +4,8 @@ import json
 from collections import Counter
 
 import pytest
-from toy_run import RATES, run_all, sidecars, start_run, ten_of_each
+from toy_run import RATES, jobs_of, record_model, run_all, sidecars, start_run, ten_of_each
+from toy_world import edit
 
 from lm_validity.cells import workers
 from lm_validity.cells.runner import run_cells
@@ -16,18 +17,15 @@ from lm_validity.tables import merge
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.schema import LOSSES, write_table
 
-ALL_RULES = ("evaluate_model", "finetune_adapter", "select_adapter", "evaluate_adapter")
-
 
 def total(sidecars: dict, key: str, phase: str) -> int:
     return sum(sidecar["counters"]["by_phase"].get(phase, {}).get(key, 0) for sidecar in sidecars.values())
 
 
-def test_three_rates_read_test_twice_and_validation_sixteen_times(tmp_path, monkeypatch):
+def test_three_rates_read_test_twice_and_validation_sixteen_times(start):
     """The authors' program reads each 21 times."""
-    monkeypatch.chdir(tmp_path)
-    workspace = start_run(tmp_path)
-    run_all(workspace, *ALL_RULES)
+    workspace = start()
+    run_all(workspace)
     found = sidecars(workspace.store)
     names = {"toy_choice.final.plain.validation", "toy_choice.final.plain.test", "toy_choice.seed0"}
     assert set(found) == names | {f"toy_choice.plain.lr{rate}.seed0" for rate in RATES}, "no fallback"
@@ -45,56 +43,39 @@ def test_three_rates_read_test_twice_and_validation_sixteen_times(tmp_path, monk
     assert counters["shared_tokens"] > counters["forward_tokens"], "most of a question is computed once"
 
 
-def test_answers_that_are_too_long_to_train_on_are_counted_and_refused_where_all_are(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_answers_that_are_too_long_to_train_on_are_counted_and_refused_where_all_are(start):
 
     def three_longer(split: str) -> list[dict]:
         rows = ten_of_each(split)
         return [row | {"choices": [f"{choice} indeed" for choice in row["choices"]]} for row in rows[:3]] + rows[3:]
 
-    workspace = start_run(tmp_path, rows=three_longer, finetuning={"epochs": 1, "max_length": 6})
+    workspace = start(rows=three_longer, finetuning={"epochs": 1, "max_length": 6})
     run_all(workspace, "finetune_adapter")
     assert {sidecar["cut_answers"] for sidecar in sidecars(workspace.store).values()} == {3}
     assert count_spent(workspace.store)["finetune_adapter"]["cut"] == 3 * 10
     values = workspace.run.configuration.model_dump(exclude_none=True, exclude_defaults=True)
     run = build_run(values | {"finetuning": values["finetuning"] | {"max_length": 1}}, "toy")
-    for job in Workspace(run).grid.jobs.values():
-        if job.rule == "finetune_adapter":
-            entries = run_cells(Workspace(run), job)
+    (job,) = jobs_of(Workspace(run), "finetune_adapter")
+    entries = run_cells(Workspace(run), job)
     assert {entry.status for entry in entries} == {"failed"} and len(entries) == 3
     assert all("10 training answers" in entry.error and "max_length" in entry.hint for entry in entries)
 
 
 @pytest.mark.parametrize("tokenizers", ["equal", "different"])
-def test_checkpoints_share_requests_where_their_tokenizer_is_the_same(tmp_path, monkeypatch, tokenizers):
-    monkeypatch.chdir(tmp_path)
-    workspace = start_run(tmp_path, checkpoints=3, studies=("signal",))
+def test_checkpoints_share_requests_where_their_tokenizer_is_the_same(start, tmp_path, monkeypatch, tokenizers):
+    workspace = start(checkpoints=3, studies=("signal",))
     if tokenizers == "different":
         path = tmp_path / "model" / "step2" / "tokenizer.json"
-        content = json.loads(path.read_text())
-        content["model"]["merges"].pop()
-        path.write_text(json.dumps(content))
-        workspace = start_again(workspace)
-    calls = []
-    prepare = workers.prepare_requests
-    monkeypatch.setattr(
-        workers, "prepare_requests", lambda *args, **options: calls.append(1) or prepare(*args, **options)
-    )
+        words = json.loads(path.read_text())["model"]
+        edit(path, model=words | {"merges": words["merges"][:-1]})
+        record_model(workspace.run, "m")
+        workspace = Workspace(workspace.run)
+    calls, prepare = [], workers.prepare_requests
+    monkeypatch.setattr(workers, "prepare_requests", lambda *a, **options: calls.append(1) or prepare(*a, **options))
     run_all(workspace, "evaluate_model")
     cells = sidecars(workspace.store)
     assert len(cells) == 3 + 1 and total(cells, "model_loads", "load") == 4
     assert len(calls) == (1 if tokenizers == "equal" else 3)
-
-
-def start_again(workspace):
-    """Records of a model whose files changed."""
-    from toy_run import record_model
-
-    from lm_validity.run.workspace import Workspace
-
-    run = workspace.run
-    record_model(run, "m")
-    return Workspace(run)
 
 
 def test_losses_are_stored_and_merged(tmp_path, monkeypatch):
@@ -107,7 +88,7 @@ def test_losses_are_stored_and_merged(tmp_path, monkeypatch):
         run_all(workspace, "finetune_adapter")
         files.append([path.read_bytes() for path in sorted(workspace.store.root.rglob("losses.parquet"))])
     assert files[0] == files[1] and len(files[0]) == 3
-    (job,) = [job for job in workspace.grid.jobs.values() if job.rule == "finetune_adapter"]
+    (job,) = jobs_of(workspace, "finetune_adapter")
     losses = Merger(workspace.run).losses()
     for cell in job.cells:
         result = workspace.store.read(workspace.address(cell).folder)["result"]

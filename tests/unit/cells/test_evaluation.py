@@ -6,13 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import toy_world
 from lm_eval.api.filter import Filter
 from lm_eval.api.metrics import stderr_for_metric
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
 from toy_world import all_documents, evaluate, head_of, lm_eval_itself, load_toy, toy_model
-from transformers import PreTrainedTokenizerFast
 
 from lm_validity.cells.tasks import evaluation
 from lm_validity.cells.tasks.evaluation import RESAMPLES, NonFiniteScore, metric_value, prepare_requests
@@ -110,7 +107,7 @@ def test_errors_name_the_document(llama, model_folders, toy_task):
     docs = all_documents(task)
     with pytest.raises(CellError, match=r"has no metric 'acc_nrm,none'.*did you mean 'acc_norm,none'"):
         evaluate(llama, task, docs, metric="acc_nrm,none")
-    broken = Documents("toy_choice", "test", docs.addresses, (docs.docs[0] | {"choices": 3}, *docs.docs[1:]))
+    broken = replace(docs, docs=(docs.docs[0] | {"choices": 3}, *docs.docs[1:]))
     with pytest.raises(CellError, match="document test:0 cannot be rendered"):
         evaluate(llama, task, broken, metric="acc,none")
     short = load_toy(model_folders["llama"], max_length=6)
@@ -121,18 +118,18 @@ def test_errors_name_the_document(llama, model_folders, toy_task):
         llama.base.model.norm.weight.fill_(math.nan)
     with pytest.raises(NonFiniteScore, match="document test:0 has a log-likelihood that is not finite"):
         evaluate(llama, task, docs, metric="acc,none")
+    # what overflowed generates something all the same, which must not score 0
+    with pytest.raises(NonFiniteScore, match="toy_generation: llama: a logit is not finite while it generates"):
+        evaluate(llama, generation, all_documents(generation), metric="exact_match,stripped")
 
 
 def test_choices_of_the_same_tokens_are_said_and_refused_where_all_documents_have_them(llama, toy_task, caplog):
     """A word-level tokenizer writes all words that it lacks as one token: lm-eval then takes the first choice."""
     task = toy_task("toy_choice")
     docs = all_documents(task)
-    vocabulary = {"<unk>": 0, "</s>": 1} | {word: 2 + place for place, word in enumerate(docs.docs[0]["choices"])}
-    words = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
-    words.pre_tokenizer = Whitespace()
-    llama.tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>", unk_token="<unk>")
+    llama.tokenizer = toy_world.word_tokenizer(docs.docs[0]["choices"])
     odd = docs.docs[3] | {"choices": ["red", "kiwi", "plum", "blue"]}
-    texts = Documents("toy_choice", "test", docs.addresses, (*docs.docs[:3], odd, *docs.docs[4:]))
+    texts = replace(docs, docs=(*docs.docs[:3], odd, *docs.docs[4:]))
     prepare_requests(llama, task, docs)
     assert "unlike choices" not in caplog.text
     prepare_requests(llama, task, texts)
@@ -143,7 +140,7 @@ def test_choices_of_the_same_tokens_are_said_and_refused_where_all_documents_hav
 
 @pytest.fixture
 def own_scoring(toy_task):
-    """The toy generation task with a `process_results` of its own."""
+    """The toy generation task with a `process_results` of its own, and four documents."""
 
     def pearson(pairs):
         return np.corrcoef(*zip(*pairs, strict=True))[0, 1] if len(pairs) > 1 else 0.0
@@ -157,27 +154,18 @@ def own_scoring(toy_task):
     return load
 
 
-def test_a_document_that_the_tasks_own_code_cannot_score_is_named(llama, own_scoring):
-    def process_results(doc, results):
-        return {"exact_match": 1 / (doc["odd"] != 1)}
-
-    task, docs = own_scoring(process_results)
-    rows = tuple(doc | {"odd": place} for place, doc in enumerate(docs.docs))
-    docs = replace(docs, docs=rows)
-    with pytest.raises(CellError, match=r"document test:1 cannot be scored \(ZeroDivisionError"):
-        evaluate(llama, task, docs, metric="exact_match,stripped")
-
-
-def test_a_document_at_which_the_tasks_own_filter_fails_is_named(llama, toy_task):
-    task = toy_task("toy_generation")
-    docs = head_of(all_documents(task), 4)
-
+@pytest.mark.parametrize("part", ["score", "filter"])
+def test_a_document_that_the_tasks_own_code_cannot_score_is_named(llama, own_scoring, part):
     class Odd(Filter):
         def apply(self, resps, docs):
             return [[{0: found[0]}[doc["name"] == odd]] for found, doc in zip(resps, docs, strict=True)]
 
-    odd, task._filters[0].filters = docs.docs[2]["name"], [Odd]
-    with pytest.raises(CellError, match=r"document test:2 cannot be scored \(KeyError"):
+    task, docs = own_scoring(lambda doc, results: {"exact_match": 1 / (part == "filter" or doc["name"] != odd)})
+    odd = docs.docs[2]["name"]
+    if part == "filter":
+        task._filters[0].filters = [Odd]
+    error = {"score": "ZeroDivisionError", "filter": "KeyError"}[part]
+    with pytest.raises(CellError, match=rf"document test:2 cannot be scored \({error}"):
         evaluate(llama, task, docs, metric="exact_match,stripped")
 
 
@@ -201,15 +189,12 @@ def test_values_belong_to_the_documents_that_have_them(llama, own_scoring):
 def direct_bits_per_byte(lm, text: str, every: bool) -> float:
     """Bits per byte written out: a window ends where the next begins and is filled with context on its left."""
     tokens = lm.tokenizer.encode(text, add_special_tokens=False)
-    bos, total = lm.tokenizer.bos_token_id, 0.0
-    length = lm.max_length - every
+    length, total = lm.max_length - every, 0.0
     for start in range(0, len(tokens), length):
         end = min(start + length, len(tokens))
-        before = [bos] * (every or start == 0)
-        row = before + tokens[max(0, end - length - 1) if start else 0 : end - 1]
-        with torch.no_grad():
-            logits = lm.base(torch.tensor([row])).logits[0].double().log_softmax(-1)
-        total += sum(logits[place - end, tokens[place]].item() for place in range(start, end))
+        before = [lm.tokenizer.bos_token_id] * (every or start == 0)
+        row = before + tokens[max(0, end - length - 1) if start else 0 : start]
+        total += toy_world.loglikelihood(lm.base, row, tokens[start:end])
     return -total / math.log(2) / len(text.encode())
 
 
@@ -220,22 +205,16 @@ def test_gemma_begins_every_window_with_bos(kind, tmp_path, toy_task):
     lm, task = load_toy(folder, max_length=13), toy_task("toy_corpus")
     assert lm.window_prefix == "every" and lm.tokenizer.bos_token_id == 0
     docs = all_documents(task)
-    docs = Documents(docs.task, docs.split, docs.addresses, tuple(doc | {"text": doc["text"] * 2} for doc in docs.docs))
+    docs = replace(docs, docs=tuple(doc | {"text": doc["text"] * 2} for doc in docs.docs))
     found = evaluate(lm, task, docs, metric="bits_per_byte,none")
     windows = [lm.rolling_windows(doc["text"]) for doc in docs.docs]
     assert max(map(len, windows)) > 10
-    assert all(
-        context[0] == 0 and [*context, *predicted].count(0) == 1 for one in windows for context, predicted in one
-    )
-    for row, doc in zip(found.items.itertuples(), docs.docs, strict=True):
-        assert row.correct == pytest.approx(direct_bits_per_byte(lm, doc["text"], every=True), abs=1e-6)
+    assert all(row[0] == 0 and [*row, *predicted].count(0) == 1 for one in windows for row, predicted in one)
+    expected = [direct_bits_per_byte(lm, doc["text"], every=True) for doc in docs.docs]
+    assert found.items.correct.tolist() == pytest.approx(expected, abs=1e-6)
     # the sheet's word goes first, and what lm-eval does is another number
-    uncorrected = evaluate(
-        load_toy(folder, max_length=13, window_prefix="once"), task, docs, metric="bits_per_byte,none"
-    )
-    assert uncorrected.metrics["bits_per_byte,none"][0] != pytest.approx(
-        found.metrics["bits_per_byte,none"][0], abs=1e-4
-    )
+    once = evaluate(load_toy(folder, max_length=13, window_prefix="once"), task, docs, metric="bits_per_byte,none")
+    assert abs(once.metrics["bits_per_byte,none"][0] - found.metrics["bits_per_byte,none"][0]) > 1e-4
 
 
 @pytest.mark.parametrize("every", [False, True])
@@ -264,20 +243,11 @@ def test_lm_eval_default_windows_score_a_second_bos(model_folders, toy_folder, t
     assert ours.metrics["bits_per_byte,none"][0] != expected["bits_per_byte,none"]
 
 
-def test_nan_logits_are_no_answer(llama, toy_task):
-    """A model that overflowed generates something all the same; that must not score 0."""
-    with torch.no_grad():
-        llama.base.model.norm.weight.fill_(math.nan)
-    task = toy_task("toy_generation")
-    with pytest.raises(NonFiniteScore, match="toy_generation: llama: a logit is not finite while it generates"):
-        evaluate(llama, task, all_documents(task), metric="exact_match,stripped")
-
-
 def test_another_metric_without_a_value_is_left_out(llama, toy_task):
     """A word of a thousand characters: its perplexity is too large for a number, bits per byte are not."""
     task = toy_task("toy_corpus")
     row = all_documents(task).docs[0]
-    docs = Documents("toy_corpus", "test", ("test:0", "test:1"), ({**row, "text": "seen" * 300}, {**row, "text": ""}))
+    docs = Documents("toy_corpus", "test", ("test:0", "test:1"), (row | {"text": "seen" * 300}, row | {"text": ""}))
     found = evaluate(llama, task, docs, metric="bits_per_byte,none")
     assert list(found.metrics) == ["bits_per_byte,none"]
     first, empty = found.items.correct
@@ -289,26 +259,17 @@ def test_another_metric_without_a_value_is_left_out(llama, toy_task):
 def test_what_is_cut_is_counted_whatever_scores(model_folders, toy_task):
     """By lm-eval's own scorer, ours and in generation, where a prompt must leave room for the longest answer."""
     choice, generation = toy_task("toy_choice"), toy_task("toy_generation")
-    docs = all_documents(choice)
-    counts = []
+    docs, counts = all_documents(choice), []
     for scorer in ("auto", "rows", "lm-eval"):
         lm = load_toy(model_folders["llama"], max_length=20, scorer=scorer)
         counts.append(evaluate(lm, choice, docs, metric="acc,none").truncated_requests)
-    lengths = [
-        sum(map(len, lm.encode_request(*request.args)))
-        for group in prepare_requests(lm, choice, docs).requests
-        for request in group
-        if request.args[0]
-    ]
+    asked = [request.args for group in prepare_requests(lm, choice, docs).requests for request in group]
+    lengths = [sum(map(len, lm.encode_request(*texts))) for texts in asked if texts[0]]
     assert 0 < counts[0] == sum(length > 21 for length in lengths) < len(lengths) and len(set(counts)) == 1
-    lm = load_toy(model_folders["llama"])
     docs = all_documents(generation)
     lengths = sorted(len(lm.tok_encode(group[0].args[0])) for group in prepare_requests(lm, generation, docs).requests)
-    assert evaluate(lm, generation, docs, metric="exact_match,stripped").truncated_requests == sum(
-        length > 96 - 6 for length in lengths
-    )
-    room = lengths[-1] - 1
-    lm = load_toy(model_folders["llama"], max_length=room + 6)
-    cut = evaluate(lm, generation, docs, metric="exact_match,stripped").truncated_requests
-    assert cut == sum(length > room for length in lengths) > 0
-    assert lm.counters.by_phase["test"]["truncated_requests"] == cut
+    for room in (96 - 6, lengths[-1] - 1):
+        lm = load_toy(model_folders["llama"], max_length=room + 6)
+        cut = evaluate(lm, generation, docs, metric="exact_match,stripped").truncated_requests
+        assert cut == sum(length > room for length in lengths) == lm.counters.by_phase["test"]["truncated_requests"]
+    assert cut > 0

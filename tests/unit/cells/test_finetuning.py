@@ -11,81 +11,32 @@ from dataclasses import replace
 
 import pytest
 import torch
+import toy_world
 from peft import PeftModel
 from safetensors import safe_open
-from toy_world import evaluate, head_of, load_toy, toy_model, toy_rows, write_toy_tasks
+from toy_run import SETTINGS, Killed, check_unchanged, files, make_world, run, weights
+from toy_world import evaluate, load_toy, loglikelihood, never_fits, split_documents, toy_model
 from transformers import AutoModelForCausalLM
 
-from lm_validity.cells.models.language_model import LanguageModel, load_language_model
-from lm_validity.cells.tasks.evaluation import (
-    Example,
-    NonFiniteScore,
-    metric_value,
-    prepare_requests,
-    training_examples,
-)
+from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.tasks import evaluation
+from lm_validity.cells.tasks.evaluation import Example, NonFiniteScore, prepare_requests, training_examples
 from lm_validity.cells.tasks.finding import find_task
 from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.tasks.tasks import load_task
-from lm_validity.cells.training.loop import FinetuneSettings, Member, Plan
+from lm_validity.cells.training.loop import FinetuneSettings
 from lm_validity.cells.training.lora import find_targets, use_adapter
-from lm_validity.cells.workers import finetune
 from lm_validity.errors import CellError
 
-SETTINGS = FinetuneSettings(learning_rate=3e-3, epochs=3)
+
+def changed(**settings) -> FinetuneSettings:
+    return SETTINGS.model_copy(update=settings)
 
 
-@pytest.fixture
-def world(toy_task):
-    """A function (lm) -> (task, examples, validate) on the first 20 training documents, so that a batch is partial."""
-
-    return lambda lm, name="toy_choice", metric="acc,none": make_world(lm, toy_task(name), metric)
-
-
-def make_world(lm, task, metric: str = "acc,none"):
-    splits = make_splits(task)
-    examples = training_examples(lm, task, head_of(documents(task, splits.train), 20))
-    prepared = prepare_requests(lm, task, documents(task, splits.validation))
-    return task, examples, lambda: metric_value(lm, prepared, metric)
-
-
-@pytest.fixture(scope="session")
-def undisturbed(model_folders, toy_folder, tmp_path_factory):
-    """A function (kind of model) -> what `run` with SETTINGS gives in a world, its folder; trained once."""
-
-    @functools.cache
-    def train(kind: str):
-        folder = tmp_path_factory.mktemp(f"undisturbed_{kind}")
-        lm = load_toy(model_folders[kind])
-        _, examples, validate = make_world(lm, load_task(find_task("toy_choice", toy_folder)))
-        return run(lm, examples, validate, folder), folder
-
-    return train
-
-
-class Killed(Exception):
-    """As a signal ends a process."""
-
-
-def run(lm, examples, validate, folder, settings=SETTINGS, *, on_epoch=lambda epoch: None, killed_after=0, **options):
-    def note(epoch):
-        on_epoch(epoch)
-        if epoch.number == killed_after:
-            raise Killed
-
-    return finetune(Plan(lm, examples, [Member(settings, folder, note)], validate, **({"seed": 7} | options)))
-
-
-def files(folder) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
-def weights(lm) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in lm.base.state_dict().items()}
-
-
-def test_learns_and_gives_the_base_back(lm, world, tmp_path):
-    _, examples, validate = world(lm)
+def test_learns_and_gives_the_base_back(lm, toy_task, tmp_path, model_folders):
+    """And its adapter scores the same here and in plain PEFT."""
+    task = toy_task("toy_choice")
+    examples, validate = make_world(lm, task)
     before, score = weights(lm), validate()
     result = run(lm, examples, validate, tmp_path)
     assert [epoch.number for epoch in result.epochs] == [1, 2, 3]
@@ -95,26 +46,16 @@ def test_learns_and_gives_the_base_back(lm, world, tmp_path):
     assert not result.diverged and lm.counters["optimizer_steps"] == 9
     values = [epoch.validation_value for epoch in result.epochs]
     assert result.best_epoch == values.index(max(values)) + 1
-    after = weights(lm)
-    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    check_unchanged(lm, before)
     assert validate() == score
-
-
-def test_saved_adapter_scores_the_same_here_and_in_plain_peft(lm, world, tmp_path, model_folders):
-    task, examples, validate = world(lm)
-    result = run(lm, examples, validate, tmp_path)
-    best = result.epochs[result.best_epoch - 1].validation_value
     with use_adapter(lm, tmp_path / "adapter"):
-        assert validate() == best
-        docs = head_of(documents(task, make_splits(task).validation), 2)
+        assert validate() == max(values)
+        docs = split_documents(task, "validation", 2)
         ours = evaluate(lm, task, docs, metric="acc,none").items.choice_loglikelihoods[0][0]
     kind = "gpt2" if lm.base.config.model_type == "gpt2" else "llama"
     plain = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model_folders[kind]), tmp_path / "adapter")
     context, continuation = lm.encode_request(*prepare_requests(lm, task, docs).requests[0][0].args)
-    logits = plain.eval()(torch.tensor([[*context, *continuation]])).logits[0].log_softmax(-1)
-    start = len(context) - 1
-    theirs = sum(logits[start + place, token].item() for place, token in enumerate(continuation))
-    assert ours == pytest.approx(theirs, abs=1e-4)
+    assert ours == pytest.approx(loglikelihood(plain.eval(), context, continuation), abs=1e-4)
     text = (tmp_path / "adapter" / "adapter_config.json").read_text()
     assert json.loads(text)["base_model_name_or_path"] == lm.model_id == kind
     assert str(tmp_path.parent) not in text and str(model_folders[kind]) not in text
@@ -124,7 +65,7 @@ def test_saved_adapter_scores_the_same_here_and_in_plain_peft(lm, world, tmp_pat
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_adapter_is_that_of_the_best_epoch(llama, world, tmp_path, values, best, sign):
     """The first of the best ones, in whichever direction: as after so many epochs of the same training."""
-    examples = world(llama)[1][:8]
+    examples = world(llama)[0][:8]
     scores, only = iter([sign * value for value in values]), iter([sign * (number == best) for number in (1, 2, 3)])
     result = run(llama, examples, lambda: next(scores), tmp_path / "a", higher_is_better=sign > 0)
     assert result.best_epoch == best
@@ -133,7 +74,7 @@ def test_the_adapter_is_that_of_the_best_epoch(llama, world, tmp_path, values, b
 
 
 def test_same_bytes_twice_and_after_an_interruption(llama, world, undisturbed, tmp_path):
-    _, examples, validate = world(llama)
+    examples, validate = world(llama)
     whole, folder = undisturbed("llama")
     torch.manual_seed(99)  # nothing may depend on global random state
     run(llama, examples, validate, tmp_path / "b")
@@ -148,17 +89,16 @@ def test_same_bytes_twice_and_after_an_interruption(llama, world, undisturbed, t
     assert replace(resumed, resumed_epochs=0) == whole
     assert files(tmp_path / "c" / "adapter") == files(folder / "adapter")
     # another recipe does not resume from this state
-    other = run(llama, examples, validate, tmp_path / "c", SETTINGS.model_copy(update={"learning_rate": 1e-3}))
+    other = run(llama, examples, validate, tmp_path / "c", changed(learning_rate=1e-3))
     assert other.resumed_epochs == 0
 
 
 def test_a_full_disk_is_an_error_of_the_system_and_leaves_nothing(llama, world, tmp_path):
-    _, examples, validate = world(llama)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
         with pytest.raises(OSError) as error:
-            run(llama, examples, validate, tmp_path)
+            run(llama, *world(llama), tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert error.value.errno == errno.EFBIG
@@ -169,20 +109,19 @@ def test_a_poisoned_test_split_changes_no_byte(llama, tmp_path):
     """After splitting, test gets other labels and texts that occur nowhere else: nothing that trains sees it."""
 
     def poisoned(split: str) -> list[dict]:
-        rows = toy_rows(split)
-        if split != "test":
-            return rows
-        return [row | {"name": f"poison {row['name']}", "gold": (row["gold"] + 1) % 4} for row in rows]
+        rows = toy_world.toy_rows(split)
+        spoilt = [row | {"name": f"poison {row['name']}", "gold": (row["gold"] + 1) % 4} for row in rows]
+        return spoilt if split == "test" else rows
 
-    clean = load_task(find_task("toy_choice", write_toy_tasks(tmp_path / "clean")))
+    clean = load_task(find_task("toy_choice", toy_world.write_toy_tasks(tmp_path / "clean")))
     splits = make_splits(clean)
-    spoilt = load_task(find_task("toy_choice", write_toy_tasks(tmp_path / "spoilt", rows=poisoned)))
+    spoilt = load_task(find_task("toy_choice", toy_world.write_toy_tasks(tmp_path / "spoilt", rows=poisoned)))
     results = []
     for name, task in (("a", clean), ("b", spoilt)):
         examples = training_examples(llama, task, documents(task, splits.train))
         prepared = prepare_requests(llama, task, documents(task, splits.validation))
-        validate = functools.partial(metric_value, llama, prepared, "acc_norm,none")
-        results.append(run(llama, examples, validate, tmp_path / name, SETTINGS.model_copy(update={"epochs": 1})))
+        validate = functools.partial(evaluation.metric_value, llama, prepared, "acc_norm,none")
+        results.append(run(llama, examples, validate, tmp_path / name, changed(epochs=1)))
     assert results[0] == results[1]
     assert files(tmp_path / "a" / "adapter") == files(tmp_path / "b" / "adapter")
     with pytest.raises(CellError, match="document test:0 changed after the test split was made"):
@@ -190,11 +129,10 @@ def test_a_poisoned_test_split_changes_no_byte(llama, tmp_path):
 
 
 def test_seed_changes_the_run_and_the_rate_does_not_change_the_order(llama, world, undisturbed, tmp_path):
-    _, examples, validate = world(llama)
+    examples, validate = world(llama)
     first, _ = undisturbed("llama")
-    once = SETTINGS.model_copy(update={"epochs": 1})
-    other = run(llama, examples, validate, tmp_path / "b", once, seed=8)
-    slower = run(llama, examples, validate, tmp_path / "c", once.model_copy(update={"learning_rate": 1e-3}))
+    other = run(llama, examples, validate, tmp_path / "b", changed(epochs=1), seed=8)
+    slower = run(llama, examples, validate, tmp_path / "c", changed(epochs=1, learning_rate=1e-3))
     assert first.step_losses[0] != other.step_losses[0]
     assert first.step_losses[0] == slower.step_losses[0] and first.step_losses[1] != slower.step_losses[1]
 
@@ -204,24 +142,16 @@ def test_seed_changes_the_run_and_the_rate_does_not_change_the_order(llama, worl
     [{"micro_batch": 3}, {"gradient_checkpointing": True}, pytest.param({"micro_batch": 1}, marks=pytest.mark.slow)],
 )
 def test_memory_settings_change_rounding_only(lm, world, undisturbed, tmp_path, change):
-    _, examples, validate = world(lm)
     whole, _ = undisturbed(lm.base.config.model_type)
-    spared = run(lm, examples, validate, tmp_path / "b", SETTINGS.model_copy(update=change))
+    spared = run(lm, *world(lm), tmp_path / "b", changed(**change))
     assert spared.step_losses == pytest.approx(whole.step_losses, rel=1e-6)
     assert spared.steps == whole.steps
     assert not any(module.training for module in lm.base.modules())
 
 
-OUT_OF_MEMORY = (
-    torch.OutOfMemoryError("injected"),
-    torch.AcceleratorError("CUDA error: out of memory", 2),
-    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-)
-
-
 def test_bfloat16_trains_float32_adapters(model_folders, world, tmp_path):
-    lm = load_language_model(model_folders["llama"], dtype="bfloat16", device="cpu", eval_batch_size=8)
-    _, examples, validate = world(lm)
+    lm = load_toy(model_folders["llama"], dtype="bfloat16")
+    examples, validate = world(lm)
     result = run(lm, examples, validate, tmp_path)
     assert result.epochs[-1].train_loss < result.epochs[0].train_loss
     with safe_open(tmp_path / "adapter" / "adapter_model.safetensors", framework="pt") as file:
@@ -233,13 +163,11 @@ def test_bfloat16_trains_float32_adapters(model_folders, world, tmp_path):
 def test_float16_has_the_gradients_of_float32_in_large_batches(model_folders, world, tmp_path, monkeypatch):
     """A step of 480 texts, of which a token's share is below what float16 holds. part: logits a few at a time."""
     found = {}
-    settings = SETTINGS.model_copy(
-        update={"epochs": 1, "effective_batch": 480, "micro_batch": 120, "max_gradient_norm": 1e9}
-    )
+    settings = changed(epochs=1, effective_batch=480, micro_batch=120, max_gradient_norm=1e9)
     for dtype, part in (("float32", None), ("float16", None), ("float16", 32)):
         monkeypatch.setattr(LanguageModel, "head_part", lambda self, part=part: part)
-        lm = load_language_model(model_folders["llama"], dtype=dtype, device="cpu", eval_batch_size=8)
-        _, examples, _ = world(lm)
+        lm = load_toy(model_folders["llama"], dtype=dtype)
+        examples, _ = world(lm)
         lm.base.requires_grad_(requires_grad=False).get_output_embeddings().weight.mul_(2**-6)  # as a wide model's
 
         def step(self, way=(dtype, part)):
@@ -256,22 +184,17 @@ def test_float16_has_the_gradients_of_float32_in_large_batches(model_folders, wo
 
 
 def test_out_of_memory_at_one_row_is_an_error(llama, world, tmp_path):
-    _, examples, validate = world(llama)
-    before = weights(llama)
-
-    def forward(*args, **kwargs):
-        raise torch.OutOfMemoryError("injected")
-
-    original, llama.base.forward = llama.base.forward, forward
+    before, original = weights(llama), llama.base.forward
+    llama.base.forward = never_fits
     with pytest.raises(CellError, match=r"llama: out of memory with one text of up to \d+ tokens to train on"):
-        run(llama, examples, validate, tmp_path)
+        run(llama, *world(llama), tmp_path)
     llama.base.forward = original
-    assert before.keys() == weights(llama).keys()  # no adapter is left: the next cell finds the model as it was
+    check_unchanged(llama, before)  # no adapter is left: the next cell finds the model as it was
 
 
 def test_divergence_keeps_the_epochs_before(llama, world, tmp_path):
-    _, examples, validate = world(llama)
-    wild = run(llama, examples, validate, tmp_path / "a", SETTINGS.model_copy(update={"learning_rate": 1e30}))
+    examples, validate = world(llama)
+    wild = run(llama, examples, validate, tmp_path / "a", changed(learning_rate=1e30))
     assert wild.diverged and wild.epochs == () and wild.best_epoch is None and wild.adapter_sha256 is None
     assert all(math.isfinite(loss) for loss in wild.step_losses)
 
@@ -292,21 +215,16 @@ def test_first_step_is_adamw_on_the_token_mean(llama, tmp_path):
     """Without dropout, one step on two rows of different length against the same step written out."""
     examples = [Example((0, 5, 6, 7, 1), 3), Example((0, 8, 1), 2)]
     settings = FinetuneSettings(learning_rate=1e-2, epochs=1, dropout=0.0, micro_batch=1)
-    total, count = 0.0, 4 + 2
-    for example in examples:
-        with torch.no_grad():
-            logits = llama.base(torch.tensor([example.token_ids])).logits[0].log_softmax(-1)
-        total -= sum(logits[place, token].item() for place, token in enumerate(example.token_ids[1:]))
+    total = sum(loglikelihood(llama.base, example.token_ids[:1], example.token_ids[1:]) for example in examples)
     result = run(llama, examples, lambda: 0.0, tmp_path, settings)
-    assert result.step_losses == pytest.approx([total / count], abs=1e-5)
+    assert result.step_losses == pytest.approx([-total / (4 + 2)], abs=1e-5)
 
 
 def test_learning_rate_falls_to_zero_in_equal_steps(llama, world, tmp_path, monkeypatch):
-    _, examples, validate = world(llama)
     rates, original = [], torch.optim.AdamW.step
     step = lambda self: rates.append(self.param_groups[0]["lr"]) or original(self)  # noqa: E731
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
-    run(llama, examples, validate, tmp_path)
+    run(llama, *world(llama), tmp_path)
     assert rates == pytest.approx([3e-3 * (9 - step) / 9 for step in range(9)])
 
 
@@ -327,8 +245,7 @@ def test_no_examples_and_foreign_adapter(llama, tmp_path, world):
     with pytest.raises(CellError, match="no training examples"):
         run(llama, [], lambda: 0.0, tmp_path)
     other = load_toy(toy_model("gpt2", tmp_path / "gpt2"))
-    _, examples, validate = world(other)
-    run(other, examples, validate, tmp_path, SETTINGS.model_copy(update={"epochs": 1}))
+    run(other, *world(other), tmp_path, changed(epochs=1))
     with pytest.raises(CellError, match="not an adapter of llama"), use_adapter(llama, tmp_path / "adapter"):
         pass
     shutil.rmtree(tmp_path / "adapter")
@@ -345,7 +262,7 @@ def test_resumes_where_an_adapter_never_gets_a_gradient(llama, world, tmp_path):
         module.spare_proj(inputs[0])
 
     layer.register_forward_pre_hook(call_it)
-    _, examples, validate = world(llama)
+    examples, validate = world(llama)
     whole = run(llama, examples, validate, tmp_path / "a")
     with pytest.raises(Killed):
         run(llama, examples, validate, tmp_path / "b", killed_after=1)

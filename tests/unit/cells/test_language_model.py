@@ -1,24 +1,19 @@
 """Loading models: what is refused, and with which hint."""
 
-import json
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
-from toy_world import load_toy, toy_model
+from toy_world import SIZES, answers_of, edit, load_toy, never_fits, random_model, request, save_model, toy_model
 
-from lm_validity.cells.models.language_model import load_language_model
 from lm_validity.cells.models.loading import takes_rows
 from lm_validity.errors import CellError
-
-OPTIONS = {"device": "cpu", "eval_batch_size": 8}
 
 
 def test_dtype_is_the_one_asked_for(tmp_path):
     folder = toy_model("llama", tmp_path / "m")
-    lm = load_language_model(folder, dtype="bfloat16", **OPTIONS)
+    lm = load_toy(folder, dtype="bfloat16")
     assert lm.base.dtype == torch.bfloat16
     lm.base.save_pretrained(folder)  # a bfloat16 checkpoint is not loaded as one unless asked
     assert load_toy(folder).base.dtype == torch.float32
@@ -49,8 +44,7 @@ def test_broken_folders_are_one_line(tmp_path):
         load_toy(folder)
     assert "\n" not in str(caught.value)
     folder = toy_model("gpt2", tmp_path / "n")
-    config = json.loads((folder / "config.json").read_text()) | {"model_type": "unheard_of"}
-    (folder / "config.json").write_text(json.dumps(config))
+    edit(folder / "config.json", model_type="unheard_of")
     with pytest.raises(CellError, match="cannot be loaded as a causal language model"):
         load_toy(folder)
 
@@ -64,53 +58,35 @@ def test_pad_token_is_end_of_text(lm):
 def test_the_longest_context_is_never_more_than_the_model_takes(tmp_path):
     folder = toy_model("gpt2", tmp_path / "m")
     assert [load_toy(folder, max_length=length).max_length for length in (None, 2048, 40)] == [96, 96, 40]
-    sizes = {"vocab_size": 420, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
-    save_with_tokenizer(transformers.MambaForCausalLM(transformers.MambaConfig(**sizes)), folder, tmp_path / "mamba")
+    save_model(random_model("mamba", state_size=4), tmp_path / "mamba")
+    edit(tmp_path / "mamba" / "config.json", max_position_embeddings=None)
     assert load_toy(tmp_path / "mamba", max_length=4096).max_length == 4096, "a model without a limit of its own"
-
-
-def save_with_tokenizer(model: transformers.PreTrainedModel, source, folder) -> None:
-    model.save_pretrained(folder)
-    for file in source.glob("tokenizer*"):
-        shutil.copy(file, folder)
 
 
 def test_weights_that_would_be_drawn_at_random_are_refused(tmp_path):
     folder = toy_model("llama", tmp_path / "m")
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     assert not model.config.tie_word_embeddings
-    save_with_tokenizer(model.model, folder, tmp_path / "headless")
-    with pytest.raises(
-        CellError, match=r"headless: its weights lack 1 of .* tensors \(lm_head.weight\).* its language"
-    ):
+    save_model(model.model, tmp_path / "headless")
+    lacks = r"headless: its weights lack 1 of .* tensors \(lm_head.weight\).* its language"
+    with pytest.raises(CellError, match=lacks):
         load_toy(tmp_path / "headless")
-    config = json.loads((folder / "config.json").read_text()) | {"intermediate_size": 11}
-    (folder / "config.json").write_text(json.dumps(config))
+    edit(folder / "config.json", intermediate_size=11)
     with pytest.raises(CellError, match=r"down_proj\.weight is 32x64 in its weights, and 32x11"):
         load_toy(folder)
 
 
-SMALL = {
-    "vocab_size": 420,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-}
-
-
-def test_encoders_are_refused(tmp_path):
-    folder = toy_model("gpt2", tmp_path / "m")
-    encoder, decoder = (transformers.RobertaConfig(**SMALL, is_decoder=decodes) for decodes in (False, True))
-    save_with_tokenizer(transformers.RobertaForCausalLM(encoder), folder, tmp_path / "encoder")
-    with pytest.raises(CellError, match="RobertaForCausalLM sees the tokens that it is to predict"):
-        load_toy(tmp_path / "encoder")
-    save_with_tokenizer(transformers.RobertaForCausalLM(decoder), folder, tmp_path / "decoder")
-    load_toy(tmp_path / "decoder")
-    pythia = transformers.GPTNeoXConfig(**SMALL)
-    assert pythia.is_decoder is False, "causal all the same"
-    save_with_tokenizer(transformers.GPTNeoXForCausalLM(pythia), folder, tmp_path / "pythia")
-    load_toy(tmp_path / "pythia")
+@pytest.mark.parametrize(("kind", "decodes"), [("roberta", False), ("roberta", True), ("gpt_neox", None)])
+def test_encoders_are_refused(kind, decodes, tmp_path):
+    """Of Pythia the configuration says that it is no decoder; it is causal all the same."""
+    model = random_model(kind, **({} if decodes is None else {"is_decoder": decodes}))
+    assert model.config.is_decoder is bool(decodes)
+    save_model(model, tmp_path)
+    if decodes is False:
+        with pytest.raises(CellError, match="RobertaForCausalLM sees the tokens that it is to predict"):
+            load_toy(tmp_path)
+    else:
+        load_toy(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -135,14 +111,9 @@ def test_the_machines_faults_are_not_the_models(error, models, tmp_path, monkeyp
         load_toy(folder)
 
 
-def never_fits(*arguments, **options):
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-
-
 def test_out_of_memory_with_one_row_fails_the_cell(llama, model_folders, monkeypatch):
     """It ended the job before, so that cells behind it were never computed, and retries asked for more host memory."""
-    choice, text = SimpleNamespace(args=("red is", " a color")), SimpleNamespace(args=("red is a color",))
-    answer = SimpleNamespace(args=("red is", {"until": ["."], "max_gen_toks": 3}))
+    choice, text = request("red is", " a color"), request("red is a color")
     llama.loglikelihood([choice])  # the probe, while there is memory
     halvings = llama.counters["oom_halvings"]
     monkeypatch.setattr(llama.base, "forward", never_fits)
@@ -150,7 +121,7 @@ def test_out_of_memory_with_one_row_fails_the_cell(llama, model_folders, monkeyp
         with pytest.raises(CellError, match="llama: out of memory with one text to score"):
             ask()
     with pytest.raises(CellError, match="out of memory with one answer to write"):
-        llama.generate_until([answer] * 8)
+        answers_of(llama, ["red is"] * 8, ["."], 3)
     assert llama.counters["oom_halvings"] == halvings + 3 and llama.batch_size == 8, "8, 4, 2, 1 answers were tried"
     monkeypatch.setattr(transformers.PreTrainedModel, "to", never_fits)
     with pytest.raises(CellError, match="llama: out of memory with its weights to load"):
@@ -158,11 +129,9 @@ def test_out_of_memory_with_one_row_fails_the_cell(llama, model_folders, monkeyp
 
 
 SEE_ALL = {
-    "XLNetLMHeadModel": lambda: transformers.XLNetConfig(vocab_size=50, d_model=16, n_layer=1, n_head=2, d_inner=16),
-    "XLMWithLMHeadModel": lambda: transformers.XLMConfig(vocab_size=50, emb_dim=16, n_layers=1, n_heads=2),
-    "CpmAntForCausalLM": lambda: transformers.CpmAntConfig(
-        vocab_size=50, hidden_size=16, num_attention_heads=2, dim_head=8, dim_ff=16, num_hidden_layers=1
-    ),
+    "XLNetLMHeadModel": transformers.XLNetConfig(vocab_size=50, d_model=16, n_layer=1, n_head=2, d_inner=16),
+    "XLMWithLMHeadModel": transformers.XLMConfig(vocab_size=50, emb_dim=16, n_layers=1, n_heads=2),
+    "CpmAntForCausalLM": transformers.CpmAntConfig(**SIZES, dim_head=8, dim_ff=16),
 }
 
 
@@ -171,6 +140,6 @@ def test_a_model_that_sees_all_tokens_is_refused_whatever_its_configuration_says
     """None of them has an is_decoder that says so."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        model = getattr(transformers, name)(SEE_ALL[name]()).eval()
+        model = getattr(transformers, name)(SEE_ALL[name]).eval()
     with pytest.raises(CellError, match=f"mine: {name} sees the tokens that it is to predict"):
         takes_rows(model, "mine")

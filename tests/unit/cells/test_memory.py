@@ -1,6 +1,7 @@
 """Logits a part at a time, reads of the GPU, memory that runs out, and models over several GPUs."""
 
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import accelerate
@@ -10,32 +11,25 @@ import torch
 import torch.nn.functional as F
 import transformers
 from safetensors.torch import load_file
-from test_scorer import SHARED, differences, random_model, random_requests
-from toy_run import run_all, run_of, start_run
-from toy_world import evaluate, head_of, load_toy, toy_tokenizer
+from test_scorer import ARCHITECTURES, SHARED, differences, random_requests
+from toy_run import SETTINGS, make_world, run, run_all, run_of
+from toy_world import evaluate, in_memory, load_toy, random_model, save_model, split_documents
 
 from lm_validity.cells import workers
 from lm_validity.cells.models import passes
-from lm_validity.cells.models.language_model import LanguageModel, load_language_model
+from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.loading import check_on_gpus
-from lm_validity.cells.tasks.evaluation import Example, metric_value, prepare_requests, training_examples
-from lm_validity.cells.tasks.finding import find_task
-from lm_validity.cells.tasks.splits import documents, make_splits
-from lm_validity.cells.tasks.tasks import load_task
-from lm_validity.cells.training.loop import FinetuneSettings, Member, Plan, TrainingRun
+from lm_validity.cells.tasks.evaluation import Example
+from lm_validity.cells.training.loop import FinetuneSettings, TrainingRun
 from lm_validity.cells.training.lora import use_adapter
-from lm_validity.cells.workers import finetune
 from lm_validity.errors import CellError, InputError
-
-SPLIT = ["llama", "gpt2", "pythia", "opt", "gemma2", "mamba"]
 
 
 def model_of(name: str) -> LanguageModel:
-    model = random_model(name)
-    return LanguageModel(model, toy_tokenizer(adds_bos=False, chat=False), model_id=name, eval_batch_size=8)
+    return in_memory(random_model(name, 3, **ARCHITECTURES[name][0]))
 
 
-@pytest.fixture(params=SPLIT)
+@pytest.fixture(params=["llama", "gpt2", "gpt_neox", "opt", "gemma2", "mamba"])
 def lm(request) -> LanguageModel:
     return model_of(request.param)
 
@@ -102,18 +96,14 @@ def test_training_in_parts_keeps_no_logits_and_changes_rounding_only(lm, monkeyp
     assert max(float((one - other).abs().max()) for one, other in zip(weights, others, strict=True)) < 1e-4
 
 
-SETTINGS = FinetuneSettings(learning_rate=3e-3, epochs=2)
+TWICE = SETTINGS.model_copy(update={"epochs": 2})
 
 
-def train(lm, task, folder, settings=SETTINGS):
-    """A fine-tune on 20 documents (two whole batches of 8 and one of 4 an epoch), validated on all of validation."""
-    splits = make_splits(task)
-    examples = training_examples(lm, task, head_of(documents(task, splits.train), 20))
-    prepared = prepare_requests(lm, task, documents(task, splits.validation))
-    return finetune(Plan(lm, examples, [Member(settings, folder)], lambda: metric_value(lm, prepared, "acc,none"), 7))
+def train(lm, task, folder, settings=TWICE):
+    return run(lm, *make_world(lm, task), folder, settings)
 
 
-def fail_at(monkeypatch, owner, name: str, calls: set[int], after: bool = False) -> list:
+def fail_at(monkeypatch, owner, name: str, calls: set[int], after: bool) -> None:
     """Make the numbered training calls of a function run out of memory, before or after it did its work."""
     original, seen = getattr(owner, name), []
 
@@ -121,69 +111,57 @@ def fail_at(monkeypatch, owner, name: str, calls: set[int], after: bool = False)
         if not torch.is_grad_enabled():
             return original(*args, **kwargs)
         seen.append(None)
-        if len(seen) in calls and not after:
-            raise torch.OutOfMemoryError("injected")
-        found = original(*args, **kwargs)
+        found = original(*args, **kwargs) if after or len(seen) not in calls else None
         if len(seen) in calls:
             raise torch.OutOfMemoryError("injected")
         return found
 
     monkeypatch.setattr(owner, name, wrapped)
-    return seen
-
-
-@pytest.fixture(scope="module")
-def undisturbed(model_folders, toy_folder, tmp_path_factory):
-    """`train` of a model with memory enough, and its folder."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    return train(load_toy(model_folders["llama"]), load_task(find_task("toy_choice", toy_folder)), folder), folder
 
 
 BOTH = (False, True)
 
 
 @pytest.mark.parametrize(
-    ("place", "after", "calls", "micro_batch", "checkpointing"),
+    ("function", "after", "calls", "micro_batch", "checkpointing"),
     [
         ("forward", False, {1}, 4, False),  # the first forward pass of all
         *(("forward", False, {3, 5}, 2, either) for either in BOTH),  # of epoch 1 the last, smaller batch; then epoch 2
-        ("loss", False, {2}, 4, False),  # between forward and backward
+        ("cross_entropy", False, {2}, 4, False),  # between forward and backward
         ("backward", False, {1, 2, 3}, 1, True),  # three halvings in one step
         *(("backward", True, {2}, 4, either) for either in BOTH),  # gradients of the failed attempt must not count
         *(("backward", True, {1, 3}, 2, either) for either in BOTH),  # the second micro-batch of a repeated step
     ],
 )
 def test_out_of_memory_changes_the_micro_batch_and_nothing_else(
-    place, after, calls, micro_batch, checkpointing, undisturbed, llama, toy_task, tmp_path, monkeypatch
+    function, after, calls, micro_batch, checkpointing, undisturbed, llama, toy_task, tmp_path, monkeypatch
 ):
-    whole, folder = undisturbed
-    settings = FinetuneSettings(learning_rate=3e-3, epochs=2, gradient_checkpointing=checkpointing)
-    owner, name = {
-        "forward": (llama.base, "forward"),
-        "loss": (F, "cross_entropy"),
-        "backward": (torch.Tensor, "backward"),
-    }[place]
-    fail_at(monkeypatch, owner, name, calls, after)
-    spared = train(llama, toy_task("toy_choice"), tmp_path / "spared", settings)
+    whole, folder = undisturbed("llama", 2)
+    settings = TWICE.model_copy(update={"gradient_checkpointing": checkpointing})
+    owners = {"forward": llama.base, "cross_entropy": F, "backward": torch.Tensor}
+    fail_at(monkeypatch, owners[function], function, calls, after)
+    spared = train(llama, toy_task("toy_choice"), tmp_path, settings)
     assert spared.micro_batch == micro_batch
     assert spared.steps == whole.steps == 6 and len(spared.step_losses) == 6
     assert spared.step_losses == pytest.approx(whole.step_losses, rel=1e-6)
-    ours, theirs = (load_file(path / "adapter/adapter_model.safetensors") for path in (tmp_path / "spared", folder))
+    ours, theirs = (load_file(path / "adapter/adapter_model.safetensors") for path in (tmp_path, folder))
     assert all(torch.allclose(ours[key], theirs[key], atol=1e-5) for key in theirs)
 
 
+def spread(lm, *modules: str) -> None:
+    """Give the modules, and the head, the hooks with which accelerate spreads a model over several GPUs."""
+    places = dict.fromkeys([*modules, "lm_head"], "cpu")
+    accelerate.dispatch_model(lm.base, places, main_device="cpu", force_hooks=True)
+
+
 def test_layers_spread_by_accelerate_train_and_score_the_same(model_folders, toy_task, tmp_path):
-    """Every layer with the hooks that move its inputs, as on several GPUs; both layers on the CPU here."""
-    task, plain, spread = toy_task("toy_choice"), load_toy(model_folders["llama"]), load_toy(model_folders["llama"])
-    places = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.layers.1": "cpu", "model.norm": "cpu"}
-    places |= {"model.rotary_emb": "cpu", "lm_head": "cpu"}
-    accelerate.dispatch_model(spread.base, places, main_device="cpu", force_hooks=True)
-    assert all(hasattr(layer, "_hf_hook") for layer in spread.base.model.layers)
-    results = [train(lm, task, tmp_path / name) for lm, name in ((plain, "plain"), (spread, "spread"))]
+    task, plain, hooked = toy_task("toy_choice"), load_toy(model_folders["llama"]), load_toy(model_folders["llama"])
+    spread(hooked, *(f"model.{name}" for name in ("embed_tokens", "layers.0", "layers.1", "norm", "rotary_emb")))
+    assert all(hasattr(layer, "_hf_hook") for layer in hooked.base.model.layers)
+    results = [train(lm, task, tmp_path / name) for lm, name in ((plain, "plain"), (hooked, "spread"))]
     assert results[0] == results[1]
-    docs = documents(task, make_splits(task).test)
-    scores = []
-    for lm, name in ((plain, "plain"), (spread, "spread")):
+    docs, scores = split_documents(task, "test"), []
+    for lm, name in ((plain, "plain"), (hooked, "spread")):
         with use_adapter(lm, tmp_path / name / "adapter"):
             scores.append(evaluate(lm, task, docs, metric="acc,none").items.choice_loglikelihoods.tolist())
     assert scores[0] == scores[1]
@@ -198,12 +176,11 @@ def test_device_all_loads_through_accelerate(model_folders, toy_task, monkeypatc
         return original(*args, **kwargs)
 
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", from_pretrained)
-    lm = load_language_model(model_folders["llama"], dtype="float32", device="all", eval_batch_size=8)
+    lm, task = load_toy(model_folders["llama"], device="all"), toy_task("toy_choice")
     assert asked == ["auto"] and lm.device.type == "cpu"
-    task = toy_task("toy_choice")
-    docs = documents(task, make_splits(task).test)
-    first, second = (evaluate(one, task, docs, metric="acc,none") for one in (lm, load_toy(model_folders["llama"])))
-    assert first.items.choice_loglikelihoods.tolist() == second.items.choice_loglikelihoods.tolist()
+    score = partial(evaluate, task=task, docs=split_documents(task, "test"), metric="acc,none")
+    first, second = (score(each).items.choice_loglikelihoods for each in (lm, load_toy(model_folders["llama"])))
+    assert first.tolist() == second.tolist()
 
 
 def test_a_model_that_does_not_fit_the_gpus_is_refused():
@@ -212,58 +189,45 @@ def test_a_model_that_does_not_fit_the_gpus_is_refused():
         check_on_gpus("m", {"model.embed_tokens": 0, "model.layers.0": "cpu", "lm_head": "disk"})
 
 
-def resolve(monkeypatch, device: str, gpus: int, there: int) -> str:
-    """The device on a machine with `there` GPUs, for a size class with `gpus`."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: there > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
-    return workers.resolve_device(device, "large", gpus)
-
-
 @pytest.mark.parametrize(
-    ("wanted", "gpus", "there", "device"),
+    ("wanted", "gpus", "there", "device"),  # or how many GPUs are needed and missing
     [
         *[("auto", 0, 0, "cpu"), ("auto", 0, 4, "cpu"), ("auto", 1, 4, "cuda"), ("auto", 2, 2, "all")],
         *[("cpu", 2, 0, "cpu"), ("all", 2, 2, "all"), ("cuda", 2, 1, "cuda"), ("cuda:1", 1, 2, "cuda:1")],
-    ],
-)
-def test_the_size_class_says_over_how_many_gpus(wanted, gpus, there, device, monkeypatch):
-    assert resolve(monkeypatch, wanted, gpus, there) == device
-
-
-@pytest.mark.parametrize(
-    ("wanted", "gpus", "there", "needed"),
-    [
         *[("auto", 1, 0, 1), ("auto", 4, 0, 4), ("auto", 2, 1, 2), ("all", 2, 1, 2), ("all", 0, 0, 1)],
         *[("cuda", 1, 0, 1), ("cuda:1", 1, 1, 2)],
     ],
 )
-def test_a_gpu_that_is_missing_is_never_replaced_by_the_cpu(wanted, gpus, there, needed, monkeypatch):
+def test_a_gpu_that_is_missing_is_never_replaced_by_the_cpu(wanted, gpus, there, device, monkeypatch):
+    """On a machine with `there` GPUs, for a size class with `gpus`."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    if isinstance(device, str):
+        assert workers.resolve_device(wanted, "large", gpus) == device
+        return
     with pytest.raises(InputError) as caught:
-        resolve(monkeypatch, wanted, gpus, there)
-    facts = (f"needs {needed} GPU", f"can use {there} ", f"'large' with gpu: {gpus}")
+        workers.resolve_device(wanted, "large", gpus)
+    facts = (f"needs {device} GPU", f"can use {there} ", f"'large' with gpu: {gpus}", str(torch.version.cuda))
     assert all(fact in caught.value.problem for fact in facts)
-    assert str(torch.version.cuda) in caught.value.problem
 
 
 @pytest.mark.parametrize("rule", ["evaluate_model", "finetune_adapter"])
-def test_a_job_without_its_gpu_ends_and_no_cell_is_recorded(rule, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_job_without_its_gpu_ends_and_no_cell_is_recorded(start, rule, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     settings = {"evaluation": {"device": "auto"}, "finetuning": {"rates_side_by_side": True}}
-    workspace = start_run(tmp_path, **settings)
+    workspace = start(**settings)
     with pytest.raises(InputError, match=r"size class 'small' with gpu: 1; .* CUDA_VISIBLE_DEVICES '2'\)"):
         run_all(workspace, rule)
     assert not any(Path(path).exists() for path in workspace.grid.all_manifests())
     assert not list(workspace.store.folders()) and not list((workspace.store.root / ".leases").iterdir())
 
 
-def test_a_size_class_without_gpu_computes_on_the_cpu(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_size_class_without_gpu_computes_on_the_cpu(start, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     on_cpu = {"evaluation": {"device": "auto"}, "size_classes": {"small": {"gpu": 0}}}
-    workspace = start_run(tmp_path, **on_cpu)
+    workspace = start(**on_cpu)
     run_all(workspace, "evaluate_model")
     assert len(list(workspace.store.folders())) == 2
 
@@ -271,18 +235,11 @@ def test_a_size_class_without_gpu_computes_on_the_cpu(tmp_path, monkeypatch):
 @pytest.mark.parametrize("hooked", [False, True])
 def test_recomputed_activations_do_not_switch_a_models_own_dropout_on(hooked, model_folders, toy_task, tmp_path):
     """OPT's layers drop out residuals by their own flag and the process's random numbers."""
-    sizes = {"hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 420}
-    config = transformers.OPTConfig(**sizes, word_embed_proj_dim=32, max_position_embeddings=96, dropout=0.5)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        transformers.OPTForCausalLM(config).save_pretrained(tmp_path / "opt")
-    transformers.AutoTokenizer.from_pretrained(model_folders["gpt2"]).save_pretrained(tmp_path / "opt")
-    lm, task = load_toy(tmp_path / "opt"), toy_task("toy_choice")
-    if hooked:  # as accelerate spreads a model over several GPUs
-        layers = {f"model.decoder.layers.{number}": "cpu" for number in range(2)}
-        others = ("embed_tokens", "embed_positions", "final_layer_norm")
-        places = layers | {f"model.decoder.{name}": "cpu" for name in others} | {"lm_head": "cpu"}
-        accelerate.dispatch_model(lm.base, places, main_device="cpu", force_hooks=True)
+    folder = save_model(random_model("opt", dropout=0.5), tmp_path / "opt")
+    lm, task = load_toy(folder), toy_task("toy_choice")
+    if hooked:
+        names = ("layers.0", "layers.1", "embed_tokens", "embed_positions", "final_layer_norm")
+        spread(lm, *(f"model.decoder.{name}" for name in names))
     layer = lm.base.model.decoder.layers[0]
     before = layer.__dict__.get("forward")
     assert (before is not None) == hooked
@@ -291,7 +248,7 @@ def test_recomputed_activations_do_not_switch_a_models_own_dropout_on(hooked, mo
     with pytest.MonkeyPatch.context() as patch:
         checkpoint = torch.utils.checkpoint.checkpoint
         patch.setattr(torch.utils.checkpoint, "checkpoint", lambda *a, **k: seen.append(1) or checkpoint(*a, **k))
-        settings = FinetuneSettings(learning_rate=3e-3, epochs=2, gradient_checkpointing=True)
+        settings = TWICE.model_copy(update={"gradient_checkpointing": True})
         spared = train(lm, task, tmp_path / "spared", settings)
     assert seen, "activations are recomputed"
     assert spared.step_losses == pytest.approx(plain.step_losses, rel=1e-6)

@@ -1,19 +1,18 @@
 """A user's own PEFT adapter as a model: what plain PEFT computes, several in one run, and what is refused."""
 
-import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 import transformers
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from safetensors.torch import load_file, save_file
-from toy_run import record_model, run_all, start_run, ten_of_each
-from toy_world import toy_model, toy_rows, toy_tokenizer
+from toy_run import merged, record_model, run_all, ten_of_each, write_sheet
+from toy_world import SIZES, edit, load_toy, loglikelihood, random_model, save_model, toy_model, toy_rows
 
-from lm_validity.cells.models.language_model import LanguageModel, load_language_model
+from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
 from lm_validity.cells.training.loop import FinetuneSettings
 from lm_validity.cells.training.lora import BatchPosition, adapter_tensors, add_adapter, save_adapter, use_adapter
@@ -48,8 +47,20 @@ def plain_peft(base: Path, adapter: Path, ids: torch.Tensor, before: str = "") -
         return PeftModel.from_pretrained(model, str(adapter)).eval()(input_ids=ids).logits
 
 
-def load(base: Path, **options) -> LanguageModel:
-    return load_language_model(base, dtype="float32", device="cpu", eval_batch_size=8, **options)
+def fetch(base: Path, adapter: Path | str | None = None, **columns) -> dict:
+    """What the login node records of the adapter."""
+    adapter = base.parent / "adapter" if adapter is None else adapter
+    return prefetch_model(Model(model="m", path=str(base), adapter=str(adapter), **columns))
+
+
+@pytest.fixture
+def base(tmp_path) -> Path:
+    return toy_model("llama", tmp_path / "base")
+
+
+@pytest.fixture
+def adapter(base) -> Path:
+    return write_adapter(base, base.parent / "adapter")
 
 
 PATTERNS = {"rank_pattern": {"layers.1.self_attn.q_proj": 8}, "alpha_pattern": {"layers.1.self_attn.q_proj": 64}}
@@ -61,23 +72,20 @@ BESIDE = ({"modules_to_save": ["norm"]}, {"modules_to_save": ["lm_head"]}, {"lor
 def test_an_adapter_in_the_weights_computes_what_peft_computes(tmp_path, options):
     base = toy_model("gpt2" if {"lora_bias", "bias"} & set(options) else "llama", tmp_path / "base")
     adapter = write_adapter(base, tmp_path / "adapter", **options)
-    lm = load(base, adapter=adapter)
+    lm = load_toy(base, adapter=adapter)
     ids = torch.tensor([lm.tok_encode(TEXT)])
     expected = plain_peft(base, adapter, ids)
     with torch.no_grad():
-        untouched = load(base).base(input_ids=ids).logits
+        untouched = load_toy(base).base(input_ids=ids).logits
         found = lm.base(input_ids=ids).logits
         assert (untouched - expected).abs().max() > 0.1
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_an_adapter_with_embeddings_of_its_own_is_used(tmp_path):
-    base = toy_model("llama", tmp_path / "base")
-    adapter = write_adapter(base, tmp_path / "adapter")
-    change_tensors(
-        adapter, lambda tensors: tensors | {"base_model.model.model.embed_tokens.weight": embeddings(base) + 0.5}
-    )
-    lm = load(base, adapter=adapter)
+def test_an_adapter_with_embeddings_of_its_own_is_used(base, adapter):
+    own = {"base_model.model.model.embed_tokens.weight": embeddings(base) + 0.5}
+    change_tensors(adapter, lambda tensors: tensors | own)
+    lm = load_toy(base, adapter=adapter)
     torch.testing.assert_close(lm.base.get_input_embeddings().weight.data, embeddings(base) + 0.5)
 
 
@@ -101,8 +109,6 @@ def trained_with_more_tokens(base: Path, folder: Path, tokens: int, *, save: dic
     return adapted.eval()
 
 
-SMALL = {"vocab_size": 420, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}
-SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2, "num_experts_per_tok": 2}
 EXPERTS = {
     "mixtral": {"num_local_experts": 2},
     "laguna": {"num_experts": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16},
@@ -112,16 +118,13 @@ EXPERTS = {
 
 def mixture(folder: Path, kind: str) -> Path:
     """A random mixture of experts."""
-    config = transformers.AutoConfig.for_model(kind, **SMALL, **EXPERTS[kind])
-    torch.manual_seed(3)
-    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    toy_tokenizer(adds_bos=True, chat=False).save_pretrained(folder)
-    return folder
+    sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "num_experts_per_tok": 2}
+    return save_model(random_model(kind, 3, **sizes, **EXPERTS[kind]), folder, adds_bos=True)
 
 
 def logits_of(base: Path, adapter: Path | None = None) -> torch.Tensor:
     with torch.no_grad():
-        return load(base, adapter=adapter).base(input_ids=torch.arange(5, 25)[None]).logits
+        return load_toy(base, adapter=adapter).base(input_ids=torch.arange(5, 25)[None]).logits
 
 
 def test_an_adapter_that_peft_looks_for_under_other_names_is_the_one_that_was_trained(tmp_path):
@@ -135,13 +138,13 @@ def test_an_adapter_that_peft_looks_for_under_other_names_is_the_one_that_was_tr
     with torch.no_grad():
         expected = adapted(input_ids=torch.arange(5, 25)[None]).logits
     torch.testing.assert_close(logits_of(base, folder), expected, atol=1e-4, rtol=1e-4)
-    assert prefetch_model(Model(model="m", path=str(base), adapter=str(folder)))["model"]
+    assert fetch(base, folder)["model"]
 
 
 def test_an_adapter_with_one_part_for_each_expert_is_put_on_experts_that_are_one_tensor(tmp_path):
     """Names of transformers 4, beside weights that are merged by hand."""
-    base, merged, folder = mixture(tmp_path / "base", "mixtral"), tmp_path / "merged", tmp_path / "adapter"
-    shutil.copytree(base, merged)
+    base, whole, folder = mixture(tmp_path / "base", "mixtral"), tmp_path / "whole", tmp_path / "adapter"
+    shutil.copytree(base, whole)
     weights, parts, generator = load_file(base / "model.safetensors"), {}, torch.Generator().manual_seed(1)
     for name in [name for name in weights if name.split(".")[-2] in ("q_proj", "w1", "w2", "w3")]:
         rows, columns = weights[name].shape
@@ -149,23 +152,21 @@ def test_an_adapter_with_one_part_for_each_expert_is_put_on_experts_that_are_one
         stem = f"base_model.model.{name.removesuffix('.weight')}"
         parts |= {f"{stem}.lora_A.weight": down, f"{stem}.lora_B.weight": up}
         weights[name] += 2 * up @ down
-    save_file(weights, merged / "model.safetensors", metadata={"format": "pt"})
+    save_file(weights, whole / "model.safetensors", metadata={"format": "pt"})
     settings = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 8}
     write_json(folder / "adapter_config.json", settings | {"target_modules": ["q_proj", "w1", "w2", "w3"]})
     save_file(parts, folder / "adapter_model.safetensors")
-    torch.testing.assert_close(logits_of(base, folder), logits_of(merged), atol=1e-4, rtol=1e-4)
-    assert prefetch_model(Model(model="m", path=str(base), adapter=str(folder)))["model"]
-    save_file(
-        {name: part for name, part in parts.items() if "experts.1.w2" not in name}, folder / "adapter_model.safetensors"
-    )
+    torch.testing.assert_close(logits_of(base, folder), logits_of(whole), atol=1e-4, rtol=1e-4)
+    assert fetch(base, folder)["model"]
+    change_tensors(folder, lambda tensors: {name: tensors[name] for name in tensors if "experts.1.w2" not in name})
     with pytest.raises(InputError, match="is not an adapter of this base model"):
-        prefetch_model(Model(model="m", path=str(base), adapter=str(folder)))
+        fetch(base, folder)
 
 
 def test_an_adapter_trained_here_on_a_mixture_of_experts_is_one_that_can_be_given(tmp_path):
     """Also to plain PEFT, in the way that docs/how_to names: by itself it doubles the rank of fused experts."""
     base = mixture(tmp_path / "base", "dots1")
-    lm = load(base)
+    lm = load_toy(base)
     model = add_adapter(lm, FinetuneSettings(learning_rate=1e-3), "all-linear", BatchPosition(1))
     tensors = {name: torch.randn_like(tensor) / 5 for name, tensor in adapter_tensors(model).items()}
     save_adapter(model, tensors, tmp_path / "adapter")
@@ -181,7 +182,7 @@ def test_an_adapter_trained_here_on_a_mixture_of_experts_is_one_that_can_be_give
 
 
 BOTH = {"modules_to_save": ["embed_tokens", "lm_head"]}
-LAST = {"trainable_token_indices": [-3, -2, -1]}
+LAST = {"trainable_token_indices": [420, 421, 422]}
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma"], ids=["untied", "tied"])
@@ -192,13 +193,9 @@ LAST = {"trainable_token_indices": [-3, -2, -1]}
 )
 def test_an_adapter_trained_with_added_tokens_is_the_model_that_was_saved(tmp_path, kind, tokens, options):
     """Logits of a text with an added token, against the model in memory when PEFT saved it."""
-    base = toy_model(kind, tmp_path / "base")
-    size = len(embeddings(base))
-    if options == LAST:
-        options = {"trainable_token_indices": [size, size + 1, size + 2]}
+    base, size = toy_model(kind, tmp_path / "base"), SIZES["vocab_size"]
     trained = trained_with_more_tokens(base, tmp_path / "adapter", tokens, **options)
-    record = prefetch_model(model_row(tmp_path))["checkpoints"]["final"]
-    lm = load(base, adapter=record["adapter"]["path"])
+    lm = load_toy(base, adapter=fetch(base)["checkpoints"]["final"]["adapter"]["path"])
     ids = torch.tensor([[*lm.tok_encode(TEXT), *lm.tok_encode("<new2>"), len(lm.tokenizer) - 1]])
     assert len(lm.tokenizer) == size + 3 if tokens else len(lm.tokenizer) < size
     with torch.no_grad():
@@ -210,33 +207,23 @@ def test_an_adapter_trained_with_added_tokens_is_the_model_that_was_saved(tmp_pa
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"modules_to_save": ["lm_head"]}, "embeddings of no tokens and output layer of {after} tokens"),
-        ({"modules_to_save": ["embed_tokens"]}, "embeddings of {after} tokens and output layer of no tokens"),
-        (LAST, "token {last}, of {before} embeddings"),
+        ({"modules_to_save": ["lm_head"]}, "embeddings of no tokens and output layer of 423 tokens"),
+        ({"modules_to_save": ["embed_tokens"]}, "embeddings of 423 tokens and output layer of no tokens"),
+        (LAST, "token 422, of 420 embeddings"),
+        ({}, "makes token 422, and the model has 420 embeddings"),
     ],
-    ids=["output layer", "embeddings", "rows"],
+    ids=["output layer", "embeddings", "rows", "chat template"],
 )
-def test_added_tokens_that_were_not_all_saved_are_refused_when_fetched(tmp_path, options, problem):
-    base = toy_model("llama", tmp_path / "base")
-    size = len(embeddings(base))
-    if options == LAST:
-        options = {"trainable_token_indices": [size, size + 1, size + 2]}
+def test_added_tokens_that_were_not_all_saved_are_refused_when_fetched(base, tmp_path, options, problem):
+    """Of tokens without any weights only if a chat template prints one: as a plain model it is scored."""
     trained_with_more_tokens(base, tmp_path / "adapter", 3, save={"save_embedding_layers": False}, **options)
-    with pytest.raises(InputError, match=problem.format(before=size, after=size + 3, last=size + 2)):
-        prefetch_model(model_row(tmp_path))
-
-
-def test_a_chat_template_of_tokens_that_were_not_saved_is_refused(tmp_path):
-    """As a plain model it is scored: no text has them."""
-    base = toy_model("llama", tmp_path / "base")
-    size = len(embeddings(base))
-    trained_with_more_tokens(base, tmp_path / "adapter", 3, save={"save_embedding_layers": False})
-    last = transformers.AutoTokenizer.from_pretrained(tmp_path / "adapter").convert_ids_to_tokens(size + 2)
+    last = transformers.AutoTokenizer.from_pretrained(tmp_path / "adapter").convert_ids_to_tokens(422)
     template = f"{{% for m in messages %}}{last}{{{{ m['content'] }}}}{{% endfor %}}"
     (tmp_path / "adapter" / "chat_template.jinja").write_text(template)
-    assert prefetch_model(model_row(tmp_path, instruction_tuned="0"))["chat_template"]
-    with pytest.raises(InputError, match=f"makes token {size + 2}, and the model has {size} embeddings"):
-        prefetch_model(model_row(tmp_path, instruction_tuned="1"))
+    if not options:
+        assert fetch(base, instruction_tuned=False)["chat_template"]
+    with pytest.raises(InputError, match=problem):
+        fetch(base, instruction_tuned=True)
 
 
 def embeddings(base: Path) -> torch.Tensor:
@@ -252,38 +239,34 @@ def test_an_adapter_of_an_output_layer_tied_to_the_embeddings_is_refused(tmp_pat
     base = toy_model("gemma", tmp_path / "base")
     adapter = write_adapter(base, tmp_path / "adapter", target_modules=["lm_head"])
     with pytest.raises(CellError, match="computes something else"):
-        load(base, adapter=adapter)
+        load_toy(base, adapter=adapter)
 
 
-def test_an_adapter_that_diverged_is_refused(tmp_path):
-    base = toy_model("llama", tmp_path / "base")
-    adapter = write_adapter(base, tmp_path / "adapter")
+def test_an_adapter_that_diverged_is_refused(base, adapter):
     change_tensors(adapter, lambda tensors: {name: value * torch.nan for name, value in tensors.items()})
     with pytest.raises(CellError, match="its logits are not finite"):
-        load(base, adapter=adapter)
-
-
-def change_settings(adapter: Path, **settings) -> None:
-    file = adapter / "adapter_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+        load_toy(base, adapter=adapter)
 
 
 def renamed(old: str, new: str, *, keep: bool = False):
     """A file whose tensors have other names, beside those of before where they are kept."""
-    return lambda adapter: change_tensors(
-        adapter,
-        lambda tensors: (
-            (tensors if keep else {}) | {name.replace(old, new): tensor for name, tensor in tensors.items()}
-        ),
-    )
+
+    def rename(tensors):
+        return (tensors if keep else {}) | {name.replace(old, new): tensor for name, tensor in tensors.items()}
+
+    return lambda adapter: change_tensors(adapter, rename)
 
 
 def settings(**changes):
-    return lambda adapter: change_settings(adapter, **changes)
+    return lambda adapter: edit(adapter / "adapter_config.json", **changes)
 
 
 def file(name: str, text: str):
     return lambda adapter: write_text(adapter / name, text)
+
+
+def emptied(adapter: Path) -> None:
+    change_tensors(adapter, lambda tensors: {name: tensors[name][:0] for name in tensors})
 
 
 UNFIT = "not an adapter of this base model"
@@ -298,11 +281,7 @@ REFUSED = {
         for begun in ("pissa", "pissa_niter_4", "olora")
     },
     "another rank": ({}, settings(r=8), r"\[4, \d+\].*\[8, \d+\]"),
-    "tensors not gathered": (
-        {},
-        lambda adapter: change_tensors(adapter, lambda tensors: {name: tensors[name][:0] for name in tensors}),
-        r"\[0, \d+\]",
-    ),
+    "tensors not gathered": ({}, emptied, r"\[0, \d+\]"),
     "another wrapper's names": ({}, renamed("layers.", "language_model.layers."), rf"{UNFIT} \(its file lacks"),
     "too few layers": ({}, renamed("layers.1.", "layers.0."), rf"{UNFIT} \(its file lacks"),
     "too many layers": ({}, renamed("layers.1.", "layers.9.", keep=True), rf"{UNFIT} \(its file has no place"),
@@ -319,184 +298,138 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_is_no_adapter_of_its_base_is_refused_when_fetched(kind, tmp_path):
+def test_what_is_no_adapter_of_its_base_is_refused_when_fetched(kind, base, tmp_path):
     options, change, problem = REFUSED[kind]
-    base = toy_model("llama", tmp_path / "base")
     adapter = write_adapter(base, tmp_path / "adapter", **{"target_modules": ["q_proj"]} | options)
     if change is not None:
         change(adapter)
     with pytest.raises(InputError, match=problem):
-        prefetch_model(model_row(tmp_path))
+        fetch(base)
 
 
-def test_an_adapter_of_another_model_is_refused(tmp_path):
+def test_an_adapter_of_another_model_is_refused(base, tmp_path):
     """Of another architecture, by the login node and by a cell; and of a wider model."""
-    base, adapter = toy_model("llama", tmp_path / "base"), tmp_path / "adapter"
-    write_adapter(toy_model("gpt2", tmp_path / "other"), adapter)
+    adapter = write_adapter(toy_model("gpt2", tmp_path / "other"), tmp_path / "adapter")
     with pytest.raises(InputError, match=UNFIT):
-        prefetch_model(model_row(tmp_path))
+        fetch(base)
     with pytest.raises(CellError, match=UNFIT):
-        load(base, adapter=adapter)
-    wide = json.loads((base / "config.json").read_text()) | {"intermediate_size": 24}
-    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**wide))
-    model.save_pretrained(tmp_path / "wider")
+        load_toy(base, adapter=adapter)
+    random_model("llama", intermediate_size=24).save_pretrained(tmp_path / "wider")
     shutil.rmtree(adapter)
     write_adapter(tmp_path / "wider", adapter)
     with pytest.raises(InputError, match=r"size mismatch for .*: copying a param with shape"):
-        prefetch_model(model_row(tmp_path))
+        fetch(base)
 
 
-def test_a_file_that_changed_after_the_model_was_recorded_is_noticed(tmp_path):
-    base = toy_model("llama", tmp_path / "base")
+def test_a_file_that_changed_after_the_model_was_recorded_is_noticed(base, tmp_path):
     with pytest.raises(InputError, match=r"column 'adapter': .*adapter is not a folder") as refused:
-        prefetch_model(model_row(tmp_path))
+        fetch(base)
     assert "`adapter`" in refused.value.hint and "sheet of checkpoints" in refused.value.hint
     adapter = write_adapter(base, tmp_path / "adapter")
     with pytest.raises(InputError, match="is a PEFT adapter, not a model"):
-        prefetch_model(model_row(tmp_path, path=str(adapter), adapter=""))
-    record = {"sources": states_of(adapter.iterdir())}
-    check_unchanged("m", record, [*map(str, adapter.glob("*[!n]"))])  # without the .bin
-    weights = (adapter / "adapter_model.safetensors").rename(adapter / "adapter_model.bin")
-    with pytest.raises(InputError, match=r"adapter_model\.safetensors is gone since the model was recorded"):
-        check_unchanged("m", record, [*map(str, adapter.glob("*[!n]"))])
-    shutil.copy(weights, adapter / "adapter_model.safetensors")
-    check_unchanged("m", record, [*map(str, adapter.glob("*[!n]"))])
+        fetch(adapter, "")
+    record, whole = {"sources": states_of(adapter.iterdir())}, adapter / "adapter_model.safetensors"
+
+    def look(problem: str = "") -> None:
+        expected = pytest.raises(InputError, match=rf"{problem} the model was recorded") if problem else nullcontext()
+        with expected:
+            check_unchanged("m", record, [*map(str, adapter.glob("*[!n]"))])  # without the .bin
+
+    look()
+    weights = whole.rename(adapter / "adapter_model.bin")
+    look(r"adapter_model\.safetensors is gone since")
+    shutil.copy(weights, whole)
+    look()
     (adapter / "chat_template.jinja").touch()
-    with pytest.raises(InputError, match=r"chat_template\.jinja is new since the model was recorded"):
-        check_unchanged("m", record, [*map(str, adapter.glob("*[!n]"))])
-    (adapter / "adapter_model.safetensors").write_bytes(weights.read_bytes() + b" ")
-    with pytest.raises(InputError, match=r"adapter_model\.safetensors changed after the model was recorded"):
-        check_unchanged("m", record, [*map(str, adapter.glob("*[!n]"))])
+    look(r"chat_template\.jinja is new since")
+    whole.write_bytes(weights.read_bytes() + b" ")
+    look(r"adapter_model\.safetensors changed after")
 
 
-def put_adapters(workspace: Workspace, folder: Path) -> Workspace:
-    """The run's model under two adapters: one as the final model, one as a point of its training; and the base."""
-    adapters = [write_adapter(folder / "model", folder / f"adapter{seed}", seed) for seed in (1, 2)]
-    Path("points.tsv").write_text("checkpoint\titeration\tadapter\nfirst\t1\t" + f"{adapters[0]}\nuntouched\t2\t\n")
-    sheet = f"model\tpath\tadapter\tdtype\tcheckpoints\nm\t{folder / 'model'}\t{adapters[1]}\tfloat32\tpoints.tsv\n"
-    Path("models.tsv").write_text(sheet)
+def put_adapters(workspace: Workspace, folder: Path, by: str = "checkpoint") -> Workspace:
+    """The run's model under two adapters, and alone: as rows of their own (`by` is "model"), or one as the final model,
+    one as a point of its training."""
+    row = {"model": "m", "path": folder / "model", "dtype": "float32"}
+    first, second = (write_adapter(folder / "model", folder / f"adapter{seed}", seed) for seed in (1, 2))
+    points = [{"checkpoint": "first", "iteration": 1, "adapter": first}, {"checkpoint": "untouched", "iteration": 2}]
+    rows = {
+        "model": [row, row | {"model": "m1", "adapter": first}, row | {"model": "m2", "adapter": second}],
+        "checkpoint": [row | {"adapter": second, "checkpoints": write_sheet("points.tsv", *points)}],
+    }
     run = workspace.run
-    run.models.update(read_models("models.tsv", "toy"))
-    record_model(run, "m")
+    run.models.clear()
+    run.models.update(read_models(write_sheet("models.tsv", *rows[by]), "toy"))
+    for model in run.models:
+        record_model(run, model)
     return Workspace(run)
 
 
-def check_scores(workspace: Workspace, folder: Path, by: str, adapters: dict[str, str | None]) -> None:
-    """Each value of the column `by` has the log-likelihoods of its adapter alone, and no two are equal."""
-    Merger(workspace.run).write_items(folder)
-    found = pd.read_parquet(folder / "items.parquet").groupby(by)["choice_loglikelihoods"].first()
-    row = toy_rows("test")[0]
+def by_choice(lm: LanguageModel, row: dict) -> list[float]:
+    """Log-likelihoods of a question's choices, in plain passes over one text each."""
     context = f"Question: what is the color of {row['name']}?\nAnswer:"
-    for name, adapter in adapters.items():
-        alone = load(folder / "model", adapter=adapter and folder / adapter)
-        expected = [
-            alone.loglikelihood([type("R", (), {"args": (context, f" {choice}")})()])[0][0] for choice in row["choices"]
-        ]
-        assert list(found[name]) == pytest.approx(expected, abs=1e-4)
-    assert len({tuple(values) for values in found}) == len(adapters) == len(found)
+    pairs = [lm.encode_request(context, f" {choice}") for choice in row["choices"]]
+    return [loglikelihood(lm.base, *map(list, pair)) for pair in pairs]
 
 
-def test_adapters_as_checkpoints_have_the_scores_of_each(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    workspace = start_run(tmp_path, studies=("signal",), rows=toy_rows)
-    workspace = put_adapters(workspace, tmp_path)
-    job = next(iter(workspace.grid.jobs.values()))
-    assert len(workspace.grid.jobs) == 1 and len(job.cells) == 3
+ADAPTERS = {
+    "checkpoint": {"first": "adapter1", "final": "adapter2", "untouched": None},
+    "model": {"m": None, "m1": "adapter1", "m2": "adapter2"},
+}
+
+
+@pytest.mark.parametrize("by", ADAPTERS)
+def test_adapters_have_the_scores_of_each(start, tmp_path, by):
+    """Each checkpoint, or model, has the log-likelihoods of its adapter alone, and no two are equal."""
+    workspace = put_adapters(start(studies=("signal",), rows=toy_rows), tmp_path, by)
+    jobs = workspace.grid.jobs.values()
+    assert sorted(len(job.cells) for job in jobs) == ([3] if by == "checkpoint" else [1, 1, 1])
     run_all(workspace, "evaluate_model")
-    check_scores(workspace, tmp_path, "checkpoint", {"first": "adapter1", "final": "adapter2", "untouched": None})
+    found = merged(workspace, "items").groupby(by)["choice_loglikelihoods"].first()
+    for name, adapter in ADAPTERS[by].items():
+        alone = load_toy(tmp_path / "model", adapter=adapter and tmp_path / adapter)
+        assert list(found[name]) == pytest.approx(by_choice(alone, toy_rows("test")[0]), abs=1e-4)
+    assert len({tuple(values) for values in found}) == len(found) == 3
 
 
-def test_adapters_as_rows_have_the_scores_of_each(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    workspace = start_run(tmp_path, studies=("signal",), rows=toy_rows)
-    base = tmp_path / "model"
-    adapters = {"m": "", **{f"m{seed}": write_adapter(base, tmp_path / f"adapter{seed}", seed) for seed in (1, 2)}}
-    rows = [f"{model}\t{base}\t{adapter}\tfloat32" for model, adapter in adapters.items()]
-    Path("models.tsv").write_text("\n".join(["model\tpath\tadapter\tdtype", *rows, ""]))
-    run = workspace.run
-    run.models.clear()
-    run.models.update(read_models("models.tsv", "toy"))
-    for model in run.models:
-        record_model(run, model)
-    workspace = Workspace(run)
-    run_all(workspace, "evaluate_model")
-    check_scores(workspace, tmp_path, "model", {"m": None, "m1": "adapter1", "m2": "adapter2"})
-
-
-def test_an_adapter_is_prepared_like_any_model(tmp_path, monkeypatch):
+def test_an_adapter_is_prepared_like_any_model(start, tmp_path):
     """Fine-tuned on top of it, selected and scored: the agreement study's whole chain."""
-    monkeypatch.chdir(tmp_path)
-    before = start_run(tmp_path, finetuning={"epochs": 5, "learning_rates": ["2e-2"]})
+    before = start(finetuning={"epochs": 5, "learning_rates": ["2e-2"]})
     untouched = {cell: before.recipe(cell) for cell in before.grid.cells("scores") if cell.rule == "evaluate_model"}
     workspace = put_adapters(before, tmp_path)
-    assert all(
-        workspace.recipe(cell)["model"] == f"{recipe['model']}+{_digest(workspace)}"
-        for cell, recipe in untouched.items()
-    )
-    run_all(workspace, "evaluate_model", "finetune_adapter", "select_prompt", "select_adapter", "evaluate_adapter")
+    digest = workspace.model_record("m")["checkpoints"]["final"]["adapter"]["digest"]
+    assert all(workspace.recipe(cell)["model"] == f"{recipe['model']}+{digest}" for cell, recipe in untouched.items())
+    run_all(workspace)
     merger = Merger(workspace.run)
     merger.write_scores(tmp_path)
     assert not merger.missing
     # what was trained is on top of the user's adapter: base + adapter + trained one, loaded by plain PEFT
     cell = next(cell for cell in workspace.grid.cells() if cell.rule == "evaluate_adapter")
     choice = workspace.selection(cell)
-    merger.write_items(tmp_path)
-    items = pd.read_parquet(tmp_path / "items.parquet")
+    items = merged(workspace, "items")
     found = items[(items["protocol"] == "train_before_test") & (items["split"] == "test")]["choice_loglikelihoods"]
-    lm = load(tmp_path / "model", adapter=tmp_path / "adapter2")
+    lm = load_toy(tmp_path / "model", adapter=tmp_path / "adapter2")
     trained = choice["folder"] and workspace.store.root / choice["folder"] / "adapter"
     assert trained is not None and trained.is_dir()
     lm.base = PeftModel.from_pretrained(lm.base, str(trained)).eval()
-    row = ten_of_each("test")[0]
-    context, expected = f"Question: what is the color of {row['name']}?\nAnswer:", []
-    for text in row["choices"]:
-        ids = torch.tensor([lm.tok_encode(f"{context} {text}")])
-        answer = len(lm.tok_encode(f"{context} {text}")) - len(lm.tok_encode(context))
-        with torch.no_grad():
-            logits = lm.base(input_ids=ids).logits.log_softmax(-1)
-        steps = range(ids.shape[1] - answer, ids.shape[1])
-        expected.append(sum(float(logits[0, i - 1, ids[0, i]]) for i in steps))
-    assert list(found.iloc[0]) == pytest.approx(expected, abs=1e-3)
+    assert list(found.iloc[0]) == pytest.approx(by_choice(lm, ten_of_each("test")[0]), abs=1e-3)
 
 
-def _digest(workspace: Workspace) -> str:
-    return workspace.model_record("m")["checkpoints"]["final"]["adapter"]["digest"]
-
-
-def model_row(folder: Path, **columns: str):
-    row = {"model": "m", "path": str(folder / "base"), "adapter": str(folder / "adapter")} | columns
-    (folder / "models.tsv").write_text("\t".join(row) + "\n" + "\t".join(row.values()) + "\n")
-    return read_models(folder / "models.tsv", "toy")["m"]
-
-
-def test_an_adapter_that_changes_nothing_is_said(tmp_path, caplog):
-    base = toy_model("llama", tmp_path / "base")
-    adapter = write_adapter(base, tmp_path / "adapter")
-    prefetch_model(model_row(tmp_path))
+def test_an_adapter_that_changes_nothing_and_settings_that_this_peft_does_not_know_are_said(base, adapter, caplog):
+    fetch(base)
     assert "changes nothing" not in caplog.text
     change_tensors(adapter, lambda tensors: {name: 0 * v if "lora_B" in name else v for name, v in tensors.items()})
-    prefetch_model(model_row(tmp_path))
+    edit(adapter / "adapter_config.json", sixth_sense={"rho": 2})
+    with pytest.warns(UserWarning, match="sixth_sense"):
+        fetch(base)
     assert "changes nothing" in caplog.text and str(adapter) in caplog.text
 
 
-def test_settings_that_this_peft_does_not_know_are_said(tmp_path):
-    base = toy_model("llama", tmp_path / "base")
-    adapter = write_adapter(base, tmp_path / "adapter")
-    change_settings(adapter, sixth_sense={"rho": 2})
-    with pytest.warns(UserWarning, match="sixth_sense"):
-        prefetch_model(model_row(tmp_path))
-
-
-def test_its_own_tokenizer_and_chat_template_are_used(tmp_path):
-    base = toy_model("llama", tmp_path / "base")
-    adapter = write_adapter(base, tmp_path / "adapter")
+def test_its_own_tokenizer_and_chat_template_are_used(base, adapter):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(base / name, adapter)
     (adapter / "chat_template.jinja").write_text("{% for m in messages %}[own] {{ m['content'] }}{% endfor %}")
-    lm = load(base, adapter=adapter)
+    lm = load_toy(base, adapter=adapter)
     assert lm.apply_chat_template([{"role": "user", "content": "hello"}]) == "[own] hello"
     (base / "chat_template.jinja").unlink(missing_ok=True)
-    settings = json.loads((base / "tokenizer_config.json").read_text())
-    settings.pop("chat_template", None)
-    (base / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert prefetch_model(model_row(tmp_path, instruction_tuned="1"))["chat_template"]
+    edit(base / "tokenizer_config.json", chat_template=None)
+    assert fetch(base, instruction_tuned=True)["chat_template"]

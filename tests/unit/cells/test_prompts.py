@@ -3,32 +3,31 @@
 import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
-import torch
-from shipped_data import METRIC, ROWS, fake_data
-from toy_run import run_all, start_run
-from toy_world import TASKS, evaluate, head_of, load_toy, toy_rows, write_toy_tasks
+from lm_eval.api.metrics import stderr_for_metric
+from shipped_data import COMPLETION, METRIC, ROWS, fake_data
+from toy_run import merged, record_benchmark, run_all, write_sheet
+from toy_world import TASKS, evaluate, load_toy, split_documents, toy_rows, write_toy_tasks
 from transformers import AutoTokenizer
 
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.prefetch import prefetch_model
+from lm_validity.cells.tasks import evaluation
 from lm_validity.cells.tasks.answers import gold_choice
 from lm_validity.cells.tasks.evaluation import prepare_requests, training_examples
 from lm_validity.cells.tasks.finding import find_task
-from lm_validity.cells.tasks.splits import documents, make_splits, prefetch_benchmark, write_splits
-from lm_validity.cells.tasks.tasks import load_task
+from lm_validity.cells.tasks.splits import make_splits
+from lm_validity.cells.tasks.tasks import fetch_documents, load_task
 from lm_validity.cells.training.miniature import build_model
 from lm_validity.config.load import build_run
 from lm_validity.config.sections import MiniatureSettings
 from lm_validity.config.sheets import Checkpoint, MiniatureModel, Model
 from lm_validity.errors import CellError, InputError
-from lm_validity.files import read_json, write_json
+from lm_validity.files import read_json
 from lm_validity.miniature import build
 from lm_validity.miniature.build import BENCHMARKS, vocabulary, write_world
 from lm_validity.miniature.world import read_world
 from lm_validity.run.workspace import Workspace
-from lm_validity.tables.merge import Merger
 from lm_validity.tables.schema import read_benchmark_facts
 
 SYSTEM = "You are helpful ."
@@ -54,11 +53,8 @@ def miniature(tmp_path_factory):
     row = MiniatureModel(model="untrained", family="web", **values)
     models = {}
     for prompt, name in (("plain", "tokenizer"), ("chat", "tokenizer_chat")):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            model = build_model(row, size).eval()
         tokenizer = AutoTokenizer.from_pretrained(folder / name)
-        models[prompt] = LanguageModel(model, tokenizer, model_id=prompt, eval_batch_size=8)
+        models[prompt] = LanguageModel(build_model(row, size).eval(), tokenizer, model_id=prompt, eval_batch_size=8)
     return folder, models
 
 
@@ -101,10 +97,8 @@ def check_shared_prefix(lm, task, docs, prompt: str, metric: str, system: str | 
             assert len(row) == start, "all of the prompt, and nothing of the answer"
         else:
             assert tokens == [*row, eos]
-            if (
-                task.OUTPUT_TYPE == "multiple_choice" and not task.multiple_input
-            ):  # what follows is without the question
-                rows = rows[: len(task.doc_to_choice(doc))]
+            if task.OUTPUT_TYPE == "multiple_choice" and not task.multiple_input:
+                rows = rows[: len(task.doc_to_choice(doc))]  # what follows is without the question
                 assert all(other[:start] == tokens[:start] for other in rows)
         ends = [tokens[0], *(token for token in tokens[1:-1] if token in (bos, eos)), tokens[-1]]
         begins = bos if lm.tok_encode("x")[0] == bos or task.OUTPUT_TYPE == "loglikelihood_rolling" else tokens[0]
@@ -120,7 +114,7 @@ METRICS = {"toy_corpus": "bits_per_byte,none", "toy_cola": "mcc,none", "toy_gene
 @pytest.mark.parametrize("name", TASKS)
 def test_toy_tasks(kind, prompt, name, model_folders, toy_task):
     lm, task = load_toy(model_folders[kind]), toy_task(name)
-    docs = head_of(documents(task, make_splits(task).train), 4)
+    docs = split_documents(task, number=4)
     check_shared_prefix(lm, task, docs, prompt, METRICS.get(name, "acc,none"), None)
 
 
@@ -129,11 +123,10 @@ def test_toy_tasks(kind, prompt, name, model_folders, toy_task):
 def test_miniature_tasks(benchmark, prompt, miniature):
     folder, models = miniature
     task = load_task(find_task(benchmark.task, folder / "tasks"))
-    docs = head_of(documents(task, make_splits(task).train), 4)
+    docs = split_documents(task, number=4)
     system = "the" if prompt == "chat" else None  # a word of the miniature's language
-    texts = check_shared_prefix(
-        models[prompt], task, docs, prompt, f"{build.METRICS[benchmark.output_type][0]},none", system
-    )
+    metric = f"{build.METRICS[benchmark.output_type][0]},none"
+    texts = check_shared_prefix(models[prompt], task, docs, prompt, metric, system)
     assert not any("unknown" in text for text in texts)
     if prompt == "chat" and task.OUTPUT_TYPE != "loglikelihood_rolling":
         assert all(text.split()[:4] == ["<|endoftext|>", "the", "User", ":"] for text in texts)
@@ -143,17 +136,21 @@ def test_miniature_tasks(benchmark, prompt, miniature):
 @pytest.mark.parametrize("prompt", ["plain", "chat"])
 @pytest.mark.parametrize("name", ROWS)
 def test_tasks_of_lm_eval(name, prompt, model_folders, monkeypatch):
-    """The toy template prints BOS and its tokenizer adds one."""
+    """By name, over made-up rows. The toy template prints BOS and its tokenizer adds one."""
+    monkeypatch.setattr(evaluation.harness, "stderr_for_metric", lambda metric, **_: stderr_for_metric(metric, 10))
     load = fake_data(monkeypatch)
     lm, task = load_toy(model_folders["llama"], max_length=96, max_generated_tokens=8), load(name)
     assert lm.tokenizer.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False).startswith("<s>")
     assert lm.tokenizer.encode("x")[0] == 0
-    docs = head_of(documents(task, make_splits(task).train), 3)
-    metric = METRIC.get(name, "acc,none")
-    texts = check_shared_prefix(lm, task, docs, prompt, metric, SYSTEM)
+    splits = make_splits(task)
+    own = name == "arc_easy"  # the others have no test split that lm-eval scores, or no validation split
+    assert [len(split.addresses) for split in splits] == ([12, 12, 12] if own else [10, 2, 12])
+    assert splits.train.removed_by_text == splits.train.removed_by_id == 0
+    texts = check_shared_prefix(lm, task, split_documents(task, number=3), prompt, METRIC.get(name, "acc,none"), SYSTEM)
     assert all((SYSTEM in text) == (prompt == "chat") for text in texts)
-    description = getattr(task.config, "description", None)
-    assert all(description.strip() in text for text in texts) if description else True
+    assert all((task.config.description or "").strip() in text for text in texts)
+    (first,) = training_examples(lm, task, fetch_documents(task, "train", ["train:0"]))
+    assert lm.tokenizer.decode(first.token_ids[first.completion_start : -1]) == COMPLETION[name]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +166,7 @@ def test_the_blank_before_an_answer_is_the_templates(template, start, rendered, 
     lm = LanguageModel(lm.base, lm.tokenizer, model_id="m", eval_batch_size=8)
     assert lm.answer_start == start
     task = toy_task("toy_choice")
-    docs = head_of(documents(task, make_splits(task).train), 1)
+    docs = split_documents(task, number=1)
     # a template that refuses the system message leaves it out on both sides
     system = SYSTEM if template == TURNS else None
     check_shared_prefix(lm, task, docs, "chat", "acc,none", system)
@@ -184,11 +181,9 @@ def test_the_blank_before_an_answer_is_the_templates(template, start, rendered, 
 def test_a_system_message_that_a_template_does_not_print_is_said(refusal, model_folders, toy_task, caplog):
     """A template that refuses the role, and one that skips it; without a system message both are used."""
     lm, task = load_toy(model_folders["llama"]), toy_task("toy_generation")
-    docs = head_of(documents(task, make_splits(task).train), 1)
-    lm.tokenizer.chat_template = (
-        "{% for m in messages %}{% if m['role'] == 'system' %}" + refusal + "{% else %}{{ m['content'] }}{% endif %}"
-        "{% endfor %}"
-    )
+    docs = split_documents(task, number=1)
+    skips = "{% if m['role'] == 'system' %}" + refusal + "{% else %}{{ m['content'] }}{% endif %}"
+    lm.tokenizer.chat_template = "{% for m in messages %}" + skips + "{% endfor %}"
     lm.system_instruction = SYSTEM
     prepare_requests(lm, task, docs, prompt="chat")
     assert "prints no system message; prompts lack system_instruction" in caplog.text
@@ -198,32 +193,25 @@ def test_a_system_message_that_a_template_does_not_print_is_said(refusal, model_
     assert "system message" not in caplog.text
 
 
-def test_a_tokenizer_without_a_template_is_named_when_the_model_is_fetched(model_folders):
-    tuned = Model(model="m", path=str(model_folders["gpt2"]), instruction_tuned=True)
-    with pytest.raises(InputError, match=r"'m', checkpoint 'final': its chat template is missing.*chat_template.jinja"):
-        prefetch_model(tuned)
-    assert not prefetch_model(tuned, chat=False)["chat_template"]
-    assert prefetch_model(Model(model="m", path=str(model_folders["llama"]), instruction_tuned=True))["chat_template"]
-
-
-def test_the_template_is_that_of_the_tokenizer_that_is_loaded(model_folders, tmp_path):
-    """A checkpoint's own tokenizer goes before the model's, as when it is loaded."""
-    bare, own = tmp_path / "bare", tmp_path / "own"
-    for root, of_root, of_point in ((bare, "llama", "gpt2"), (own, "gpt2", "llama")):
-        shutil.copytree(model_folders[of_root], root)
-        shutil.copytree(model_folders[of_point], root / "last")
-    checkpoints = (Checkpoint(checkpoint="final", subfolder="last"),)
-    with pytest.raises(InputError, match="its chat template is missing"):
-        prefetch_model(Model(model="m", path=str(bare), instruction_tuned=True, checkpoints=checkpoints))
-    assert prefetch_model(Model(model="m", path=str(own), instruction_tuned=True, checkpoints=checkpoints))[
-        "chat_template"
-    ]
+@pytest.mark.parametrize(("root", "point"), [("llama", ""), ("gpt2", ""), ("llama", "gpt2"), ("gpt2", "llama")])
+def test_the_template_is_that_of_the_tokenizer_that_is_loaded(model_folders, tmp_path, root, point):
+    """A checkpoint's own tokenizer goes before the model's, as when it is loaded. That of GPT-2 has no template."""
+    shutil.copytree(model_folders[root], tmp_path / "m")
+    columns = {"path": str(tmp_path / "m"), "instruction_tuned": True}
+    if point:
+        shutil.copytree(model_folders[point], tmp_path / "m" / "last")
+        columns["checkpoints"] = (Checkpoint(checkpoint="final", subfolder="last"),)
+    tuned, has = Model(model="m", **columns), (point or root) == "llama"
+    if not has:
+        with pytest.raises(InputError, match=r"'m', checkpoint 'final': its chat template is missing.*chat_template"):
+            prefetch_model(tuned)
+    assert prefetch_model(tuned, chat=has)["chat_template"] is has
 
 
 def test_texts(llama, toy_task):
     def text(name: str, prompt: str = "plain") -> tuple[str, str]:
         task = toy_task(name)
-        docs = head_of(documents(task, make_splits(task).train), 1)
+        docs = split_documents(task, number=1)
         (example,) = training_examples(llama, task, docs, prompt=prompt)
         start = example.completion_start
         return tuple(llama.tokenizer.decode(part) for part in (example.token_ids[:start], example.token_ids[start:]))
@@ -243,26 +231,25 @@ def test_texts(llama, toy_task):
 
 def test_long_questions_keep_their_answer_and_long_documents_their_beginning(llama, toy_task):
     task = toy_task("toy_choice")
-    docs = head_of(documents(task, make_splits(task).train), 3)
+    docs = split_documents(task, number=3)
     whole, cut = (training_examples(llama, task, docs, max_length=length) for length in (90, 9))
     for long, short in zip(whole, cut, strict=True):
         assert short.token_ids == long.token_ids[-9:]
         assert short.truncated == len(long.token_ids) - 9
         assert short.token_ids[short.completion_start :] == long.token_ids[long.completion_start :]
     corpus = toy_task("toy_corpus")
-    docs = head_of(documents(corpus, make_splits(corpus).train), 3)
+    docs = split_documents(corpus, number=3)
     whole, cut = (training_examples(llama, corpus, docs, max_length=length) for length in (90, 9))
     assert [short.token_ids for short in cut] == [long.token_ids[:9] for long in whole]
 
 
 def test_an_answer_that_is_too_long_loses_its_beginning(llama, toy_task, caplog):
     task = toy_task("toy_choice")
-    docs = documents(task, make_splits(task).train)
+    docs = split_documents(task)
     longer = [doc | {"choices": [f"{choice} indeed" for choice in doc["choices"]]} for doc in docs.docs[:5]]
     docs = type(docs)(docs.task, docs.split, docs.addresses, (*longer, *docs.docs[5:]))
-    lengths = [
-        1 + len(llama.tok_encode(f" {doc['choices'][doc['gold']]}", add_special_tokens=False)) for doc in docs.docs
-    ]
+    answers = [f" {doc['choices'][doc['gold']]}" for doc in docs.docs]
+    lengths = [1 + len(llama.tok_encode(answer, add_special_tokens=False)) for answer in answers]
     shortest, longest = min(lengths), max(lengths)
     assert shortest < longest, "with their end of text"
     caplog.set_level("WARNING")
@@ -280,7 +267,7 @@ def test_an_answer_that_is_too_long_loses_its_beginning(llama, toy_task, caplog)
 
 def test_row_without_an_answer(llama, toy_task):
     task = toy_task("toy_choice")
-    docs = head_of(documents(task, make_splits(task).train), 2)
+    docs = split_documents(task, number=2)
     unlabelled = type(docs)(docs.task, docs.split, docs.addresses, (docs.docs[0], docs.docs[1] | {"gold": -1}))
     with pytest.raises(CellError, match="document train:1 has no right answer"):
         training_examples(llama, task, unlabelled)
@@ -294,50 +281,38 @@ SOME = """def results(doc, results):
 """
 
 
-def write_variant(folder: Path, text: str = "{{name}} has the color", task: str = OTHER, own: str = "toy_choice"):
-    body = (folder / f"{own}.yaml").read_text().replace(f"task: {own}", f"task: {task}")
-    body = body.replace('"Question: what is the color of {{name}}?\\nAnswer:"', f'"{text}"')
-    assert text in body
-    (folder / f"{task}.yaml").write_text(body)
+def write_variant(folder: Path) -> None:
+    body = (folder / "toy_choice.yaml").read_text().replace("task: toy_choice", f"task: {OTHER}")
+    text = body.replace('"Question: what is the color of {{name}}?\\nAnswer:"', '"{{name}} has the color"')
+    assert text != body
+    (folder / f"{OTHER}.yaml").write_text(text)
 
 
 def with_variant(workspace: Workspace, folder: Path, **changed) -> Workspace:
     """The run with a second row, prefetched and split."""
-    row = {"task": OTHER, "include_path": str(folder / "tasks"), "variant_of": "toy_choice"} | changed
-    columns = [name for name in row if name not in ("task", "include_path")]
-    own = ["toy_choice", "toy_choice", str(folder / "tasks"), *("" for _ in columns)]
-    lines = ["\t".join(["benchmark", "task", "include_path", *columns]), "\t".join(own)]
-    lines.append("\t".join([OTHER, row["task"], row["include_path"], *(row[name] for name in columns)]))
-    Path("benchmarks.tsv").write_text("\n".join(lines) + "\n")
+    own = {"benchmark": "toy_choice", "task": "toy_choice", "include_path": folder / "tasks"}
+    row = own | {"benchmark": OTHER, "task": OTHER, "variant_of": "toy_choice"}
+    write_sheet("benchmarks.tsv", own, row | changed)
     run = build_run(workspace.run.configuration.model_dump(exclude_none=True, exclude_defaults=True), "toy")
-    again = Workspace(run)
-    write_json(run.results / "prefetch/benchmarks" / f"{OTHER}.json", prefetch_benchmark(run.benchmarks[OTHER]))
-    write_splits(again, OTHER)
-    return Workspace(run)
+    return record_benchmark(run, OTHER)
 
 
-def test_a_second_wording_is_a_facet_of_its_benchmark(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_second_wording_is_a_facet_of_its_benchmark(start, tmp_path):
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks/some.py").write_text(SOME)
-    before = start_run(tmp_path, rows=toy_rows)
+    before = start(rows=toy_rows)
     run_all(before, "evaluate_model")
     recipes = {cell: before.recipe(cell) for cell in before.grid.cells() if cell.rule == "evaluate_model"}
     write_variant(tmp_path / "tasks")
     with open(tmp_path / "tasks" / f"{OTHER}.yaml", "a") as file:
         file.write("process_results: !function some.results\n")
     workspace = with_variant(before, tmp_path)
-    assert (
-        recipes.items()
-        <= {cell: workspace.recipe(cell) for cell in workspace.grid.cells() if cell.rule == "evaluate_model"}.items()
-    )
+    assert all(workspace.recipe(cell) == recipe for cell, recipe in recipes.items())
     # scored on test only, never trained on
     cells = [cell for cell in workspace.grid.cells() if cell.benchmark == OTHER]
     assert [(cell.rule, cell.checkpoint, cell.split) for cell in cells] == [("evaluate_model", "final", "test")]
     run_all(workspace, "evaluate_model")
-    merger = Merger(workspace.run, partial=True)
-    merger.write_scores(tmp_path)
-    scores = pd.read_parquet(tmp_path / "scores.parquet")
+    scores = merged(workspace)
     assert set(scores["benchmark"]) == {"toy_choice"}
     test = scores[(scores["split"] == "test") & (scores["metric"] == "acc,none")]
     own, other = test[test["prompt_variant"].isna()], test[test["prompt_variant"] == OTHER]
@@ -346,44 +321,32 @@ def test_a_second_wording_is_a_facet_of_its_benchmark(tmp_path, monkeypatch):
     some = scores[scores["metric"] == "some,none"]
     count = sum(row["gold"] == 0 for row in toy_rows("test"))
     assert 0 < count < 14 and some["n_items"].tolist() == [count]  # of those that have a value, as its error is
-    merger.write_items(tmp_path)
-    items = pd.read_parquet(tmp_path / "items.parquet")
-    items = items[items["split"] == "test"]
+    items = merged(workspace, "items").query("split == 'test'")
     texts = items.groupby(items["prompt_variant"].fillna(""))["choice_loglikelihoods"].first()
     assert list(texts[""]) != list(texts[OTHER])  # it read the other template
     assert read_benchmark_facts("benchmarks.tsv")["benchmark"].tolist() == ["toy_choice"]
 
 
-def test_a_wording_of_other_questions_is_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    workspace = start_run(tmp_path, rows=toy_rows)
-    shutil.copytree(tmp_path / "tasks", tmp_path / "elsewhere")
-    text = (tmp_path / "elsewhere/toy_choice.yaml").read_text().replace("test_split: test", "test_split: validation")
-    (tmp_path / "elsewhere/toy_choice.yaml").write_text(text)
-    write_variant(tmp_path / "elsewhere")
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_wording_of_other_questions_is_refused(start, tmp_path, reverse):
+    """Or of the same rows in another order: as many documents, at the same addresses."""
+    workspace = start(rows=toy_rows)
+    folder = write_toy_tasks(tmp_path / "elsewhere", rows=lambda split: toy_rows(split)[:: -1 if reverse else 1])
+    if not reverse:
+        text = (folder / "toy_choice.yaml").read_text().replace("test_split: test", "test_split: validation")
+        (folder / "toy_choice.yaml").write_text(text)
+    write_variant(folder)
     with pytest.raises(InputError, match="its test documents are not those of 'toy_choice'"):
-        with_variant(workspace, tmp_path, include_path=str(tmp_path / "elsewhere"))
+        with_variant(workspace, tmp_path, include_path=folder)
     assert len(read_json(workspace.split_path("toy_choice", "test"))["addresses"]) == 14
-
-
-def test_a_wording_of_the_same_rows_in_another_order_is_refused(tmp_path, monkeypatch):
-    """As many documents, at the same addresses."""
-    monkeypatch.chdir(tmp_path)
-    workspace = start_run(tmp_path, rows=toy_rows)
-    (tmp_path / "elsewhere").mkdir()
-    write_toy_tasks(tmp_path / "elsewhere", rows=lambda split: toy_rows(split)[::-1])
-    write_variant(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="its test documents are not those of 'toy_choice'"):
-        with_variant(workspace, tmp_path, include_path=str(tmp_path / "elsewhere"))
 
 
 @pytest.mark.parametrize(
     ("changed", "column"),
     [({"variant_of": OTHER}, "variant_of"), ({"variant_of": "none"}, "variant_of"), ({"metric": "acc_norm"}, "metric")],
 )
-def test_a_row_that_is_no_wording_of_another_is_refused(tmp_path, monkeypatch, changed, column):
-    monkeypatch.chdir(tmp_path)
-    workspace = start_run(tmp_path)
+def test_a_row_that_is_no_wording_of_another_is_refused(start, tmp_path, changed, column):
+    workspace = start()
     write_variant(tmp_path / "tasks")
     with pytest.raises(InputError, match=f"'{column}'"):
         with_variant(workspace, tmp_path, **changed)

@@ -1,13 +1,14 @@
 """Jobs: the adapter and prompt that are chosen on validation, scores that are served, and what is imported."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from toy_run import run_all, start_run
+from toy_run import run_all
 
 from lm_validity.cells import runner
 from lm_validity.cells.runner import read_served, run_cells, select_adapter, select_prompt
@@ -67,34 +68,35 @@ DIRECT = {"plain": 0.5, "chat": 0.4}
 def test_the_best_value_wins(choose):
     tuned = {("plain", "1e-4"): (0.6, 1), ("chat", "1e-3"): (0.7, 5), ("plain", "1e-3"): (0.2, 1)}
     choice = choose(DIRECT, tuned)
-    assert (choice["prompt"], choice["learning_rate"], choice["epoch"]) == ("chat", "1e-3", 5)
     assert choice["validation_value"] == 0.7 and choice["direct_validation_value"] == 0.5
     assert choice["folder"].startswith("finetune_adapter/m/x.chat.lr1e-3.seed0--")
     assert sum(row["diverged"] for row in choice["candidates"]) == 1
     assert {row["adapted_share"] for row in choice["candidates"]} == {0.14}, "a column of the table of selections"
 
 
-def test_ties_go_to_the_earlier_epoch_then_the_smaller_rate_then_plain(choose):
-    every = [(prompt, rate) for prompt in ("plain", "chat") for rate in RATES]
-    choice = choose(DIRECT, {key: (0.6, 1 if key == ("chat", "1e-3") else 2) for key in every})
-    assert (choice["prompt"], choice["learning_rate"]) == ("chat", "1e-3")
-    choice = choose(DIRECT, {key: (0.6, 2) for key in every})
-    assert (choice["prompt"], choice["learning_rate"]) == ("plain", "1e-4")
-    choice = choose(DIRECT, {("plain", "1e-3"): (0.6, 2), ("chat", "1e-4"): (0.6, 2)})
-    assert (choice["prompt"], choice["learning_rate"]) == ("chat", "1e-4")
+EVERY = {(prompt, rate): (0.6, 2) for prompt in ("plain", "chat") for rate in RATES}
+FALLS = {("plain", "1e-4"): (1.2, 3), ("plain", "1e-3"): (1.1, 2)}
+CHOICES = [  # direct values, fine-tunes, whether more is better, and what is chosen
+    (DIRECT, {("plain", "1e-4"): (0.6, 1), ("chat", "1e-3"): (0.7, 5)}, True, ("chat", "1e-3", 5)),
+    # ties go to the earlier epoch, then to the smaller rate, then to plain
+    (DIRECT, EVERY | {("chat", "1e-3"): (0.6, 1)}, True, ("chat", "1e-3", 1)),
+    (DIRECT, EVERY, True, ("plain", "1e-4", 2)),
+    (DIRECT, {("plain", "1e-3"): (0.6, 2), ("chat", "1e-4"): (0.6, 2)}, True, ("chat", "1e-4", 2)),
+    # the untouched model stays unless an adapter is strictly better
+    ({"plain": 0.3, "chat": 0.5}, {("plain", "1e-4"): (0.5, 1)}, True, ("chat", None, None)),
+    ({"plain": 1.5, "chat": 1.6}, FALLS, False, ("plain", "1e-3", 2)),
+    ({"plain": 1.0, "chat": 1.6}, FALLS, False, ("plain", None, None)),
+]
 
 
-def test_the_untouched_model_stays_unless_an_adapter_is_strictly_better(choose):
-    choice = choose({"plain": 0.3, "chat": 0.5}, {("plain", "1e-4"): (0.5, 1)})
-    assert choice["folder"] is None and choice["learning_rate"] is None and choice["epoch"] is None
-    assert choice["prompt"] == "chat" and choice["validation_value"] == 0.5
-
-
-def test_lower_is_better(choose):
-    tuned = {("plain", "1e-4"): (1.2, 3), ("plain", "1e-3"): (1.1, 2)}
-    choice = choose({"plain": 1.5, "chat": 1.6}, tuned, better=False)
-    assert choice["learning_rate"] == "1e-3" and choice["direct_validation_value"] == 1.5
-    assert choose({"plain": 1.0, "chat": 1.6}, tuned, better=False)["folder"] is None
+@pytest.mark.parametrize(("direct", "tuned", "better", "expected"), CHOICES)
+def test_which_adapter_is_chosen(choose, direct, tuned, better, expected):
+    choice = choose(direct, tuned, better=better)
+    assert (choice["prompt"], choice["learning_rate"], choice["epoch"]) == expected
+    assert (choice["folder"] is None) == (expected[1] is None)
+    assert choice["direct_validation_value"] == (max if better else min)(direct.values())
+    if choice["folder"] is None:
+        assert choice["validation_value"] == choice["direct_validation_value"]
 
 
 def test_all_diverged_fails_this_cell(choose):
@@ -116,19 +118,8 @@ def test_the_prompt_is_chosen_on_validation_and_ties_go_to_plain(choose):
     assert chosen["prompt"] == "chat" and chosen["validation_values"] == {"plain": 1.2, "chat": 1.1}
 
 
-ROW = {
-    "model": "org/m",
-    "checkpoint": "final",
-    "benchmark": "x",
-    "protocol": "direct",
-    "split": "test",
-    "metric": "acc,none",
-    "value": 0.25,
-    "stderr": 0.01,
-    "n_items": 7,
-    "selected": True,
-    "source": "lm-eval",
-}
+ROW = {"model": "org/m", "checkpoint": "final", "benchmark": "x", "protocol": "direct", "split": "test"}
+ROW |= {"metric": "acc,none", "value": 0.25, "stderr": 0.01, "n_items": 7, "selected": True, "source": "lm-eval"}
 
 
 def table(path, *rows):
@@ -172,9 +163,15 @@ def test_steps_without_a_model_import_no_torch(modules, left_out):
     assert not left_out & set(found.stdout.split())
 
 
-def test_a_job_whose_cells_are_in_the_store_makes_no_worker(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    workspace = start_run(tmp_path, finetuning={"epochs": 1})
+def test_private_modules_of_lm_eval_are_imported_in_one_place():
+    private = re.compile(r"from lm_eval[\w.]*\._(?!_)|from lm_eval\.(api|models)\.utils")
+    files = Path(runner.__file__).parents[1].rglob("*.py")
+    found = {path.name for path in files if private.search(path.read_text(encoding="utf-8"))}
+    assert found == {"lm_eval_internals.py"}
+
+
+def test_a_job_whose_cells_are_in_the_store_makes_no_worker(start, monkeypatch):
+    workspace = start(finetuning={"epochs": 1})
     run_all(workspace, "finetune_adapter")
     (manifest,) = (workspace.run.results / "cells" / "finetune_adapter" / "m").iterdir()
     before = manifest.read_bytes()

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -12,57 +12,40 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lm_eval.models.huggingface import HFLM
-from toy_world import toy_tokenizer
+from toy_world import loglikelihood, never_fits, random_model, request, save_model, toy_tokenizer
 
 from lm_validity.cells.models import passes
 from lm_validity.cells.models.passes import batches, plant
 from lm_validity.cells.models.scorer import SharedContextLM
 from lm_validity.errors import CellError
 
-COMMON = {"vocab_size": 420, "bos_token_id": 0, "eos_token_id": 1, "initializer_range": 0.3}
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 96}
-LLAMA = SMALL | {"intermediate_size": 64}
-# name -> (configuration, its sizes, ways that must be found exact)
+# architecture: its sizes, ways that must be found exact
 SHARED = {"rows", "packed", "cached"}
 ONE_HEAD = {"num_key_value_heads": 1}
-CAPPED = {"final_logit_softcapping": 5.0, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 16, "head_dim": 16}
-LOCAL = {"attention_types": [[["global", "local"], 1]], "window_size": 24, "max_position_embeddings": 96}
+CAPPED = {"final_logit_softcapping": 5.0, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 16}
 ARCHITECTURES = {
-    "llama": (transformers.LlamaConfig, LLAMA, SHARED),
-    "gpt2": (transformers.GPT2Config, {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 96}, SHARED),
-    "pythia": (transformers.GPTNeoXConfig, LLAMA, SHARED),
-    "qwen2": (transformers.Qwen2Config, LLAMA | ONE_HEAD, SHARED),
-    "opt": (transformers.OPTConfig, SMALL | {"ffn_dim": 64, "word_embed_proj_dim": 32, "dropout": 0.0}, SHARED),
+    "llama": ({}, SHARED),
+    "gpt2": ({}, SHARED),
+    "gpt_neox": ({}, SHARED),
+    "qwen2": (ONE_HEAD, SHARED),
+    "opt": ({"dropout": 0.0}, SHARED),
     # logits soft-capped after the head, attention soft-capped, every second layer a sliding window
-    "gemma2": (
-        transformers.Gemma2Config,
-        LLAMA | ONE_HEAD | CAPPED | {"sliding_window": 24, "attn_implementation": "eager"},
-        SHARED,
-    ),
-    "mistral": (transformers.MistralConfig, LLAMA | ONE_HEAD | {"sliding_window": 24}, SHARED),
-    "gpt_neo": (transformers.GPTNeoConfig, {"hidden_size": 32, "num_layers": 2, "num_heads": 2} | LOCAL, SHARED),
+    "gemma2": (CAPPED | {"sliding_window": 24, "attn_implementation": "eager"}, SHARED),
+    "mistral": (ONE_HEAD | {"sliding_window": 24}, SHARED),
+    "gpt_neo": ({"num_layers": 2, "attention_types": [[["global", "local"], 1]], "window_size": 24}, SHARED),
     # no position ids: biases made from a 2-D mask, a state that reads one token after another
-    "bloom": (transformers.BloomConfig, {"hidden_size": 32, "n_layer": 2, "n_head": 2}, {"rows"}),
-    "mamba": (transformers.MambaConfig, {"hidden_size": 32, "num_hidden_layers": 2}, {"rows"}),
+    "bloom": ({}, {"rows"}),
+    "mamba": ({}, {"rows"}),
 }
-
-
-def random_model(name: str) -> transformers.PreTrainedModel:
-    configuration, options, _ = ARCHITECTURES[name]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        return transformers.AutoModelForCausalLM.from_config(configuration(**COMMON | options)).eval()
 
 
 @pytest.fixture(scope="module")
 def models():
     """A function (architecture) -> (random model, tokenizer), each made once."""
-    made: dict[str, tuple] = {}
 
+    @cache
     def make(name: str):
-        if name not in made:
-            made[name] = (random_model(name), toy_tokenizer(adds_bos=name == "llama", chat=False))
-        return made[name]
+        return random_model(name, 3, **ARCHITECTURES[name][0]), toy_tokenizer(adds_bos=name == "llama")
 
     return make
 
@@ -102,6 +85,12 @@ def differences(found, expected, requests) -> float:
     )
 
 
+def check(lm, models, name: str, requests) -> None:
+    """The numbers are those of lm-eval's own class."""
+    expected = shipped(models, name)._loglikelihood_tokens(requests, disable_tqdm=True)
+    assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 1e-4
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_way_gives_lm_evals_numbers(models, name):
     requests = random_requests()
@@ -110,7 +99,7 @@ def test_every_way_gives_lm_evals_numbers(models, name):
     for way in ("auto", "packed", "cached", "rows"):
         lm = own(models, name, scorer=way)
         assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 1e-4, way
-        assert lm._allowed == ARCHITECTURES[name][2], way
+        assert lm._allowed == ARCHITECTURES[name][1], way
         # asked for a shared way, a model that can share did so, and no other
         assert bool(lm.counters["shared_tokens"]) == (way != "rows" and lm._allowed == SHARED), way
 
@@ -118,10 +107,8 @@ def test_every_way_gives_lm_evals_numbers(models, name):
 @pytest.mark.parametrize("name", ["mistral", "gemma2", "gpt_neo"])
 @pytest.mark.parametrize("way", ["packed", "cached"])
 def test_trees_longer_than_a_window_go_as_rows(models, name, way):
-    requests = [request for request in random_requests() if len(request[1]) > 24]
     lm = own(models, name, scorer=way)
-    expected = shipped(models, name)._loglikelihood_tokens(requests, disable_tqdm=True)
-    assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 1e-4
+    check(lm, models, name, [request for request in random_requests() if len(request[1]) > 24])
     assert lm.counters["shared_tokens"] == 0
 
 
@@ -154,10 +141,7 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0
 def long_model() -> transformers.PreTrainedModel:
     """A random model with other frequencies for texts of more than 24 tokens."""
     made = {"original_max_position_embeddings": 24}
-    options = COMMON | LLAMA | made | {"pad_token_id": None, "rope_parameters": LONGROPE | made}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        return transformers.AutoModelForCausalLM.from_config(transformers.Phi3Config(**options)).eval()
+    return random_model("phi3", 3, **made, pad_token_id=None, rope_parameters=LONGROPE | made)
 
 
 @pytest.mark.parametrize("way", ["auto", "packed", "cached", "rows"])
@@ -168,13 +152,8 @@ def test_a_text_longer_than_the_model_was_made_for_changes_no_other(way):
     for length in (3, 60, 15, 21, 40, 5, 60):
         context = random.integers(420, size=length).tolist()
         requests += [(None, context, random.integers(420, size=size).tolist()) for size in (1, 2, 7)]
-    expected = []
-    for _, context, continuation in requests:
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([context + continuation[:-1]])).logits[0].log_softmax(-1)
-        expected.append(float(logits[range(len(context) - 1, len(logits)), continuation].sum()))
-    tokenizer = toy_tokenizer(adds_bos=False, chat=False)
-    lm = SharedContextLM(pretrained=model, tokenizer=tokenizer, batch_size=8, max_length=96, scorer=way)
+    expected = [loglikelihood(model, context, continuation) for _, context, continuation in requests]
+    lm = SharedContextLM(pretrained=model, tokenizer=toy_tokenizer(), batch_size=8, max_length=96, scorer=way)
     found = [value for value, _ in lm._loglikelihood_tokens(requests)]
     np.testing.assert_allclose(found, expected, atol=1e-3)
     assert way in ("auto", "rows") or lm.counters["shared_tokens"] > 0, "short questions still share"
@@ -187,9 +166,7 @@ def test_a_wrong_mask_is_found_out(models, monkeypatch, caplog):
     monkeypatch.setattr(
         "lm_validity.cells.models.scorer.Tree.visible", lambda tree, start=0: np.tri(len(tree), dtype=bool)[start:]
     )
-    requests = random_requests()
-    expected = shipped(models, "llama")._loglikelihood_tokens(requests, disable_tqdm=True)
-    assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 1e-4
+    check(lm, models, "llama", random_requests())
     assert lm._allowed == {"rows"}
     warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
     refused = [line.partition(" differs")[0] for line in warned if "is not used" in line]
@@ -200,9 +177,7 @@ def test_texts_under_a_head_that_cannot_be_narrowed_are_scored_one_by_one(models
     lm = own(models, "gpt2")
     other = torch.nn.Linear(1, 1)
     monkeypatch.setattr(lm.model, "get_output_embeddings", lambda: other)
-    requests = random_requests()
-    expected = shipped(models, "gpt2")._loglikelihood_tokens(requests, disable_tqdm=True)
-    assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 1e-4
+    check(lm, models, "gpt2", random_requests())
     assert lm._allowed == frozenset()
 
 
@@ -233,7 +208,7 @@ def test_bfloat16_is_within_its_rounding(models):
 def test_texts_are_tokenised_as_by_lm_eval(models):
     texts = [("Question: what is Melri?\nAnswer:", " red"), ("Question: what is Melri?\nAnswer:", " dark gray")]
     texts += [("trailing space ", "red"), ("trailing space ", "blue"), ("", "red house"), ("a", "b")]
-    requests = [SimpleNamespace(args=pair) for pair in texts]
+    requests = [request(*pair) for pair in texts]
     for name in ("llama", "gpt2"):
         found = own(models, name).loglikelihood(requests, disable_tqdm=True)
         expected = shipped(models, name).loglikelihood(requests, disable_tqdm=True)
@@ -258,45 +233,27 @@ def test_contexts_are_computed_once(models):
     assert lm.counters["forward_tokens_padded"] == 10 * 4 * 44
 
 
-def test_running_out_of_memory_halves_the_batch_and_says_so(models, monkeypatch):
-    requests = random_requests(questions=20)
-    expected = shipped(models, "llama")._loglikelihood_tokens(requests, disable_tqdm=True)
-    largest = []
+@pytest.mark.parametrize("room", [3, 0])
+def test_running_out_of_memory_halves_the_batch_and_says_so(models, monkeypatch, room):
+    """Three trees fit at once; or none, which then go as rows. One row that does not fit is the caller's."""
+    requests, score, ran = random_requests(questions=20), passes.score, []
 
-    def limited(score):
-        def run(way, model, forward, trees, device, part):
-            if len(trees) > 3:
-                raise torch.OutOfMemoryError("CUDA out of memory")
-            largest.append(len(trees))
-            return score(way, model, forward, trees, device, part)
-
-        return run
+    def limited(way, model, forward, trees, *options):
+        if len(trees) > room and (room or way != "rows"):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        ran.append(len(trees))
+        return score(way, model, forward, trees, *options)
 
     lm = own(models, "llama", scorer="packed", batch_size=32)
     lm._allowed = frozenset(SHARED)
-    monkeypatch.setattr(passes, "score", limited(passes.score))
-    assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 1e-4
-    assert lm.counters["oom_halvings"] >= 1 and max(largest) <= 3
+    monkeypatch.setattr(passes, "score", limited)
+    check(lm, models, "llama", requests)
     halvings = lm.counters["oom_halvings"]
-    lm._loglikelihood_tokens(requests)
-    assert lm.counters["oom_halvings"] == halvings, "the smaller batch is kept"
-
-
-def test_one_tree_that_does_not_fit_goes_as_rows_and_one_row_is_the_callers(models, monkeypatch):
-    requests = random_requests()
-    expected = shipped(models, "llama")._loglikelihood_tokens(requests, disable_tqdm=True)
-
-    def never(way, *arguments):
-        if way not in fits:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return score(way, *arguments)
-
-    lm = own(models, "llama", scorer="packed")
-    lm._allowed = frozenset(SHARED)
-    score, fits = passes.score, ["rows"]
-    monkeypatch.setattr(passes, "score", never)
-    assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 1e-4
-    fits.clear()
+    assert halvings >= 1 and (not room or max(ran) <= room)
+    if room:
+        lm._loglikelihood_tokens(requests)
+        assert lm.counters["oom_halvings"] == halvings, "the smaller batch is kept"
+    monkeypatch.setattr(passes, "score", never_fits)
     with pytest.raises(torch.OutOfMemoryError):
         lm._loglikelihood_tokens(requests)
 
@@ -343,9 +300,7 @@ def test_trees_hold_every_request_once_with_its_own_tokens(pairs, rows):
 @pytest.mark.slow
 def test_lm_evals_own_command_line_runs_the_scorer(models, tmp_path, toy_folder):
     """`lm-validity lm-eval run --model lm-validity …` gives what `--model hf` gives."""
-    model, tokenizer = models("llama")
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
+    save_model(models("llama")[0], tmp_path / "model", adds_bos=True)
     script = (
         "import json, sys; import lm_validity.cells.models.scorer\n"
         "import lm_eval.tasks as tasks\n"

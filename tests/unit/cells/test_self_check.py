@@ -1,52 +1,37 @@
 """What is scored, written and trained on is held against plain passes over one text at a time."""
 
 import logging
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-import transformers
-from lm_eval.api.instance import Instance
-from test_scorer import COMMON, LLAMA, long_model, own, random_requests
+from test_scorer import long_model, own, random_requests
 from test_scorer import models as models
 from toy_run import run_of
-from toy_world import toy_tokenizer
+from toy_world import answers_of, in_memory, loglikelihood, random_model
 
 from lm_validity.cells.models import passes
-from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.passes import CHECK_SHARE
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training.loop import FinetuneSettings, rows_are_alike
 from lm_validity.errors import CellError
 
 
-def random_model(config) -> transformers.PreTrainedModel:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return transformers.AutoModelForCausalLM.from_config(config).eval()
-
-
 def plain_values(model, requests) -> list[float]:
-    values = []
-    for _, context, continuation in requests:
-        with torch.no_grad():
-            logits = model(torch.tensor([[*context, *continuation[:-1]]])).logits[0].log_softmax(-1)
-        values.append(sum(logits[len(context) - 1 + place, token].item() for place, token in enumerate(continuation)))
-    return values
+    return [loglikelihood(model, context, continuation) for _, context, continuation in requests]
 
 
 @pytest.mark.parametrize("way", ["auto", "packed", "cached", "rows"])
 def test_a_row_that_changes_with_those_beside_it_is_scored_alone(way):
     """Doge's layers choose among all positions of a batch's rows, padding included, once they are longer than
     `keep_window_size`: of no use is what a short probe says."""
-    config = transformers.DogeConfig(**COMMON, **LLAMA | {"max_position_embeddings": 256}, keep_window_size=48)
-    model, draw = random_model(config), np.random.default_rng(1)
+    model = random_model("doge", max_position_embeddings=256, keep_window_size=48)
+    draw = np.random.default_rng(1)
     requests = []
     for length, choices in ((40, 4), (90, 9), (30, 30)):
         context = draw.integers(2, 420, length).tolist()
         requests += [(None, context, draw.integers(2, 420, choices).tolist()) for _ in range(4)]
-    lm = LanguageModel(model, toy_tokenizer(adds_bos=True, chat=False), model_id="doge", eval_batch_size=8, scorer=way)
+    lm = in_memory(model, adds_bos=True, scorer=way)
     found = [value for value, _ in lm._loglikelihood_tokens(list(requests))]
     assert found == pytest.approx(plain_values(model, requests), abs=1e-3)
     assert lm.alone
@@ -117,15 +102,12 @@ PROMPTS = ("Question: what is the color of Melri?\nAnswer:", "Vix", "Toridan is 
 
 
 def asked(lm, prompts=PROMPTS):
-    options = {"until": ["\n"], "max_gen_toks": 8, "do_sample": False}
-    return lm.generate_until([Instance("generate_until", {}, (prompt, options), 0) for prompt in prompts])
+    return answers_of(lm, prompts, ["\n"], 8)
 
 
 @pytest.fixture
 def writer():
-    config = transformers.LlamaConfig(**COMMON, **LLAMA)
-    tokenizer = toy_tokenizer(adds_bos=True, chat=False)
-    return LanguageModel(random_model(config), tokenizer, model_id="writer", eval_batch_size=8)
+    return in_memory(random_model("llama"), adds_bos=True, model_id="writer")
 
 
 def test_answers_that_change_with_their_batch_are_written_one_by_one(writer, monkeypatch, caplog):
@@ -159,7 +141,7 @@ def test_answers_that_are_no_answers_of_the_model_are_refused(writer, monkeypatc
         asked(writer)
 
 
-def test_a_prompt_with_other_tokens_in_a_batch_is_written_alone(writer, monkeypatch):
+def test_a_prompt_with_other_tokens_in_a_batch_is_written_alone(writer):
     """lm-eval asks the first prompt of a batch whether it begins with a BOS of its own, and believes it for all."""
     expected = [asked(writer, [prompt])[0] for prompt in ("<s>Question: what is the color of", "Vix")]
     writer.checks.forget("answers")
@@ -169,9 +151,7 @@ def test_a_prompt_with_other_tokens_in_a_batch_is_written_alone(writer, monkeypa
 def test_texts_are_trained_on_one_by_one_where_they_change_with_those_beside_them(llama):
     draw = np.random.default_rng(0)
     rows = [torch.from_numpy(draw.integers(2, 420, length)) for length in (90, 60, 55, 20)]
-    doge = transformers.DogeConfig(**COMMON, **LLAMA, keep_window_size=24)
-    tokenizer = toy_tokenizer(adds_bos=True, chat=False)
-    lm = LanguageModel(random_model(doge), tokenizer, model_id="doge", eval_batch_size=8)
+    lm = in_memory(random_model("doge", keep_window_size=24), adds_bos=True)
     assert rows_are_alike(lm, rows[:1]) and not rows_are_alike(lm, rows)
     assert rows_are_alike(llama, rows)
 
@@ -180,9 +160,8 @@ SWITCH = 24
 
 
 @pytest.fixture
-def lm() -> LanguageModel:
-    tokenizer = toy_tokenizer(adds_bos=False, chat=False)
-    return LanguageModel(long_model(), tokenizer, model_id="long", eval_batch_size=8, max_length=96)
+def lm():
+    return in_memory(long_model(), max_length=96)
 
 
 def gradients(lm, micro_batch: int) -> list[torch.Tensor]:
@@ -213,25 +192,18 @@ def test_answers_do_not_depend_on_who_is_in_the_batch(lm):
     draw = np.random.default_rng(4)
     words = [lm.tokenizer.decode([number]) for number in range(5, 200)]
     prompts = ["".join(draw.choice(words, size=size)) for size in (4, 12, 40, 6, 30)]
-    wanted = {"until": ["\n"], "max_gen_toks": 8, "do_sample": False}
-    requests = [SimpleNamespace(args=(prompt, dict(wanted))) for prompt in prompts]
-    alone = [lm.generate_until([request])[0] for request in requests]
-    assert lm.generate_until(requests) == alone and len(set(alone)) > 1
+    alone = [asked(lm, [prompt])[0] for prompt in prompts]
+    assert asked(lm, prompts) == alone and len(set(alone)) > 1
 
 
 def test_lm_evals_code_as_a_fallback_keeps_them_apart_too(lm):
     draw = np.random.default_rng(0)
-    requests = [
-        (None, draw.integers(420, size=size).tolist(), draw.integers(420, size=2).tolist()) for size in (60, 21, 22, 5)
-    ]
-    expected = lm._loglikelihood_tokens(requests)
+    draws = [[draw.integers(420, size=length).tolist() for length in (size, 2)] for size in (60, 21, 22, 5)]
+    requests = [(None, *texts) for texts in draws]
     lm._allowed = frozenset()
-    np.testing.assert_allclose(
-        [value for value, _ in lm._loglikelihood_tokens(requests)], [value for value, _ in expected], atol=1e-3
-    )
+    found = [value for value, _ in lm._loglikelihood_tokens(requests)]
+    assert found == pytest.approx(plain_values(lm.model, requests), abs=1e-3)
 
 
 def test_other_encodings_do_not_depend_on_the_text():
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**(COMMON | LLAMA)))
-    lm = LanguageModel(model, toy_tokenizer(adds_bos=False, chat=False), model_id="plain", eval_batch_size=8)
-    assert not lm.outgrows(10**6)
+    assert not in_memory(random_model("llama")).outgrows(10**6)

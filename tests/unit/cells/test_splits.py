@@ -2,13 +2,13 @@
 
 import json
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
-from toy_run import start_run
-from toy_world import evaluate, toy_rows, write_toy_tasks
+from toy_run import jobs_of, run_all, write_sheet
+from toy_world import evaluate, toy_rows, write_lines, write_toy_tasks
 
-from lm_validity.cells.runner import run_job
 from lm_validity.cells.tasks.finding import TaskRecord, find_task
 from lm_validity.cells.tasks.splits import Split, documents, make_splits, prefetch_benchmark
 from lm_validity.cells.tasks.tasks import load_task
@@ -30,25 +30,24 @@ def test_own_splits_are_kept(toy_task):
     assert splits.train.rule == "the task's own splits"
 
 
+def kinds(split: Split) -> set[str]:
+    return {address.split(":")[0] for address in split.addresses}
+
+
 def test_without_test_split_validation_is_scored_and_a_fifth_of_train_validates(tmp_path):
     task = load(tmp_path, "toy_choice", splits=("train", "validation"))  # the shape of GLUE's tasks
     splits = make_splits(task)
-    assert {address.split(":")[0] for address in splits.test.addresses} == {"validation"}
-    assert {address.split(":")[0] for address in splits.validation.addresses} == {"train"}
+    assert [kinds(split) for split in splits] == [{"train"}, {"train"}, {"validation"}]
     assert (len(splits.train.addresses), len(splits.validation.addresses)) == (19, 5)  # round(0.2 * 24) = 5
     assert not set(splits.train.addresses) & set(splits.validation.addresses)
     assert make_splits(task).train == splits.train
     assert make_splits(task, seed=1).train.addresses != splits.train.addresses
-
-
-def test_one_split_named_twice_is_not_validation(tmp_path):
-    write_toy_tasks(tmp_path)
-    path = tmp_path / "toy_choice.yaml"
-    path.write_text(path.read_text().replace("test_split: test", "test_split: validation"))  # medmcqa
+    # medmcqa: one split that is named twice is not validation
+    path = write_toy_tasks(tmp_path) / "toy_choice.yaml"
+    path.write_text(path.read_text().replace("test_split: test", "test_split: validation"))
     splits = make_splits(load_task(find_task("toy_choice", tmp_path)))
     assert splits.validation.rule == "20% of train becomes validation"
-    assert {address.split(":")[0] for address in splits.validation.addresses} == {"train"}
-    assert len(splits.test.addresses) == 10
+    assert kinds(splits.validation) == {"train"} and len(splits.test.addresses) == 10
 
 
 def test_corpus_of_one_split_is_cut(tmp_path):
@@ -113,8 +112,8 @@ def test_changed_data_names_the_row(tmp_path):
 
     def changed(split: str) -> list[dict]:
         rows = toy_rows(split)
-        rows[6] = rows[6] | {"gold": (rows[6]["gold"] + 1) % 4}
-        return rows if split == "validation" else toy_rows(split)
+        rows[6]["gold"] = (rows[6]["gold"] + (split == "validation")) % 4
+        return rows
 
     task = load(tmp_path / "b", "toy_choice", rows=changed)
     assert len(documents(task, splits.train)) == 24
@@ -122,13 +121,12 @@ def test_changed_data_names_the_row(tmp_path):
         documents(task, splits.validation)
 
 
-def test_lost_rows_fail_the_cells_that_read_them_and_no_other(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    workspace = start_run(tmp_path)
+def test_lost_rows_fail_the_cells_that_read_them_and_no_other(start, tmp_path):
+    workspace = start()
     rows_of_test = tmp_path / "tasks/data/test.jsonl"
     rows_of_test.write_text("".join(rows_of_test.read_text().splitlines(keepends=True)[:-1]))
-    (job,) = (job for job in workspace.grid.jobs.values() if job.rule == "evaluate_model")
-    run_job(workspace, job)
+    run_all(workspace, "evaluate_model")
+    (job,) = jobs_of(workspace, "evaluate_model")
     validation, test = (read_manifest(path)[0] for path in sorted(workspace.grid.manifests(job), reverse=True))
     assert (validation.status, test.status) == ("done", "failed")
     assert "there is no document test:9, only 9" in test.error and "split it again" in test.hint
@@ -150,10 +148,9 @@ def test_empty_and_broken_rows(tmp_path):
         make_splits(load(tmp_path / "a", "toy_choice", rows=lambda s: toy_rows(s) if s == "test" else []))
 
     def broken(split: str) -> list[dict]:
-        return [
-            row | {"choices": None} if number == 5 and split == "train" else row
-            for number, row in enumerate(toy_rows(split))
-        ]
+        rows = toy_rows(split)
+        rows[5] |= {"choices": None} if split == "train" else {}
+        return rows
 
     with pytest.raises(InputError, match="toy_choice: train row 5 cannot be rendered"):
         make_splits(load(tmp_path / "b", "toy_choice", rows=broken))
@@ -164,8 +161,6 @@ TEXTS = [f'Letter {number}: "{{{{ no template }}}}" and {"a word " * (1 + number
 
 def write_corpus(kind: str, texts=TEXTS) -> str:
     """The texts as a corpus of one kind in the working directory; its path."""
-    from pathlib import Path
-
     if kind == "txt":
         Path("texts").mkdir()
         for number, text in enumerate(texts):
@@ -174,20 +169,16 @@ def write_corpus(kind: str, texts=TEXTS) -> str:
     if kind == "parquet":
         pd.DataFrame({"id": range(len(texts)), "body": texts}).to_parquet("texts.parquet")
         return "texts.parquet"
-    Path("texts.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
+    write_lines("texts.jsonl", [{"body": text} for text in texts])
     return "texts.jsonl"
+
+
+pytestmark = pytest.mark.usefixtures("start")  # whose working directory is empty
 
 
 def row(corpus: str, **more):
     columns = {"benchmark": "letters", "corpus": corpus, "text_column": "body", **more}
-    with open("b.tsv", "w") as sheet:
-        sheet.write("\t".join(columns) + "\n" + "\t".join(columns.values()) + "\n")
-    return read_benchmarks("b.tsv", "run")["letters"]
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+    return read_benchmarks(write_sheet("b.tsv", columns), "run")["letters"]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "txt"])
@@ -208,48 +199,35 @@ def test_three_kinds_of_files_are_the_same_task(kind, llama):
     assert result.metrics["bits_per_byte,none"][0] == pytest.approx(-nats / math.log(2) / size, rel=1e-12)
 
 
-def test_reports_read_the_same_row():
-    row("texts", category="corpus")
+def test_blank_documents_are_left_out_and_reports_read_the_same_row():
+    record = prefetch_benchmark(row(write_corpus("jsonl", [*TEXTS, " \n", ""])))
+    splits = make_splits(load_task(TaskRecord.from_json(record["record"])))
+    assert sum(len(split.addresses) for split in splits) == 30
     (facts,) = read_benchmark_facts("b.tsv").itertuples()
     assert (facts.metric, facts.output_type) == ("bits_per_byte,none", "loglikelihood_rolling")
     assert not facts.higher_is_better
 
 
-def test_blank_documents_are_left_out():
-    record = prefetch_benchmark(row(write_corpus("jsonl", [*TEXTS, " \n", ""])))
-    splits = make_splits(load_task(TaskRecord.from_json(record["record"])))
-    assert sum(len(split.addresses) for split in splits) == 30
+BAD_CORPORA = [
+    ("texts.jsonl", '{"body": "a"}\n{"body": 3}\n', r"texts.jsonl, row 2, column 'body', value '3': not a text"),
+    ("texts.jsonl", '{"body": "a"}\n{"boby": "b"}\n', r"row 2, column 'body', value 'None': not a text"),
+    ("texts.jsonl", '{"boby": "a"}\n', r"the column 'body'.*did you mean 'boby'"),
+    ("texts.jsonl", '{"body": "a"}\n["b"]\n', r"JSON parse error"),
+    ("texts.jsonl", '{"body": "a"}\n{"body": \n', r"texts.jsonl, line 2: not JSON"),
+    ("texts.jsonl", '{"body": "a"}\n{"body": "b\\ud800"}\n', r"surrogate pair"),
+    ("texts.jsonl", '{"body": "a"}\n' * 9, r"texts.jsonl: 9 documents with text \(0 blank\), fewer than 10"),
+    ("none.jsonl", None, "no such file or folder"),
+    ("texts.csv", "a", "not a kind of corpus"),
+    ("texts.parquet", "a", "cannot build the task"),
+    (".", None, "no .txt file in it"),
+]
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        ('{"body": "a"}\n{"body": 3}\n', r"texts.jsonl, row 2, column 'body', value '3': not a text"),
-        ('{"body": "a"}\n{"boby": "b"}\n', r"row 2, column 'body', value 'None': not a text"),
-        ('{"boby": "a"}\n', r"the column 'body'.*did you mean 'boby'"),
-        ('{"body": "a"}\n["b"]\n', r"JSON parse error"),
-        ('{"body": "a"}\n{"body": \n', r"texts.jsonl, line 2: not JSON"),
-        ('{"body": "a"}\n{"body": "b\\ud800"}\n', r"surrogate pair"),
-        ('{"body": "a"}\n' * 9, r"texts.jsonl: 9 documents with text \(0 blank\), fewer than 10"),
-    ],
-)
-def test_a_bad_corpus_is_named(content, problem, tmp_path):
-    (tmp_path / "texts.jsonl").write_text(content)
+@pytest.mark.parametrize(("corpus", "content", "problem"), BAD_CORPORA)
+def test_a_bad_corpus_is_named(corpus, content, problem):
+    if content is not None:
+        Path(corpus).write_text(content)
     with pytest.raises(InputError, match=problem):
-        prefetch_benchmark(row("texts.jsonl"))
-
-
-def test_other_mistakes(tmp_path):
-    (tmp_path / "texts.csv").write_text("a")
-    (tmp_path / "texts.parquet").write_text("a")
-    (tmp_path / "empty").mkdir()
-    for corpus, problem in (
-        ("none.jsonl", "no such file or folder"),
-        ("texts.csv", "not a kind of corpus"),
-        ("texts.parquet", "cannot build the task"),
-        ("empty", "no .txt file in it"),
-    ):
-        with pytest.raises(InputError, match=problem):
-            prefetch_benchmark(row(corpus))
+        prefetch_benchmark(row(corpus))
     with pytest.raises(InputError, match="column 'task', value 'arc_easy': not for a corpus"):
-        row("texts.csv", task="arc_easy")
+        row(corpus, task="arc_easy")

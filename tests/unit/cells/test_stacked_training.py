@@ -9,23 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
-from test_finetuning import SETTINGS, Killed, make_world, run
-from toy_run import sidecars, start_run
+from toy_run import SETTINGS, Killed, check_unchanged, jobs_of, run, run_all, sidecars, start_run, steps_of, weights
 
-from lm_validity.cells.runner import run_job
 from lm_validity.cells.training import loop, lora
 from lm_validity.cells.training.loop import Member, Plan, micro_batches, train_side_by_side
 from lm_validity.cells.training.lora import CannotStack
 from lm_validity.cells.workers import AdapterTrainer
 
 RATES = (1e-3, 3e-3, 1e-2)
-
-
-@pytest.fixture
-def world(toy_task):
-    """A function (lm) -> (examples, validate)."""
-
-    return lambda lm: make_world(lm, toy_task("toy_choice"))[1:]
 
 
 def members(folder, **changes) -> list[Member]:
@@ -43,22 +34,14 @@ def saved(folder) -> tuple[dict, list]:
         return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()["history"])["epochs"]  # noqa: SIM118
 
 
-def finish(lm, examples, validate, folder, group):
-    """The members' fine-tunes as the jobs finish them: all epochs must be there already."""
-    results = []
-    for member in group:
-        results.append(run(lm, examples, validate, member.work, member.settings))
-        assert results[-1].resumed_epochs == member.settings.epochs
-    return results
-
-
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_each_rate_is_what_it_is_alone(lm, world, tmp_path, dropout):
     examples, validate = world(lm)
-    before = {name: tensor.clone() for name, tensor in lm.base.state_dict().items()}
+    before = weights(lm)
     group = members(tmp_path / "together", dropout=dropout, epochs=2)
     assert side_by_side(lm, examples, validate, group) == 3
-    together = finish(lm, examples, validate, tmp_path, group)
+    together = [run(lm, examples, validate, member.work, member.settings) for member in group]
+    assert {result.resumed_epochs for result in together} == {2}, "all was trained already"
     for member, found in zip(group, together, strict=True):
         alone = run(lm, examples, validate, tmp_path / "alone" / str(member.settings.learning_rate), member.settings)
         np.testing.assert_allclose(found.step_losses, alone.step_losses, rtol=1e-5, atol=1e-5)
@@ -70,8 +53,7 @@ def test_each_rate_is_what_it_is_alone(lm, world, tmp_path, dropout):
         for name in mine:
             torch.testing.assert_close(mine[name], theirs[name], rtol=1e-3, atol=1e-4)
     assert len({result.step_losses[-1] for result in together}) == 3, "three different trainings"
-    after = lm.base.state_dict()
-    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    check_unchanged(lm, before)
 
 
 def test_the_same_bytes_twice_and_members_catch_up(llama, world, tmp_path):
@@ -147,17 +129,14 @@ def test_a_job_side_by_side_gives_the_cells_of_one_after_another(tmp_path, monke
         folder.mkdir()
         monkeypatch.chdir(folder)
         workspace = start_run(folder, finetuning={"epochs": 2, "rates_side_by_side": side})
-        (job,) = [job for job in workspace.grid.jobs.values() if job.rule == "finetune_adapter"]
-        run_job(workspace, job)
+        run_all(workspace, "finetune_adapter")
         found = sidecars(workspace.store)
-        trained = [
-            sidecar["counters"]["by_phase"].get("train", {}).get("optimizer_steps", 0) for sidecar in found.values()
-        ]
-        assert sum(trained) == 12
+        assert sum(steps_of(workspace.store)) == 12
         assert {one.get("side_by_side") for one in found.values()} == {3 if side else None}
         assert not any(one["resumed_epochs"] for one in found.values())
         if side:
             assert min(one["wall_seconds"] for one in found.values()) > joint[0] / 3 - 0.001
+        (job,) = jobs_of(workspace, "finetune_adapter")
         results[side] = [workspace.store.read(workspace.address(cell).folder)["result"] for cell in job.cells]
     for one, other in zip(results[False], results[True], strict=True):
         assert one["best_epoch"] == other["best_epoch"] and one["best_value"] == other["best_value"]
@@ -189,7 +168,7 @@ def test_micro_batches_cover_every_row_once_at_least_cost(rows, most, pass_cost)
         assert len(runs) == -(-len(rows) // most)
 
 
-def test_what_cannot_be_stacked_is_trained_in_turn(tmp_path, monkeypatch):
+def test_what_cannot_be_stacked_is_trained_in_turn(start, monkeypatch):
     """A layer that sees other tokens than the batch's (routed ones) ends the attempt; the cells are the same."""
 
     inner = lora.adapted_forward
@@ -199,13 +178,10 @@ def test_what_cannot_be_stacked_is_trained_in_turn(tmp_path, monkeypatch):
             raise CannotStack
         return inner(layer, position, x)
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(lora, "adapted_forward", routed)
-    workspace = start_run(tmp_path, finetuning={"epochs": 1, "rates_side_by_side": True})
-    (job,) = [job for job in workspace.grid.jobs.values() if job.rule == "finetune_adapter"]
-    run_job(workspace, job)
-    found = sidecars(workspace.store).values()
-    assert sum(sidecar["counters"]["by_phase"].get("train", {}).get("optimizer_steps", 0) for sidecar in found) == 6
+    workspace = start(finetuning={"epochs": 1, "rates_side_by_side": True})
+    run_all(workspace, "finetune_adapter")
+    assert sum(steps_of(workspace.store)) == 6
 
 
 def test_a_layer_that_sees_other_tokens_is_noticed(llama, world, tmp_path, monkeypatch):

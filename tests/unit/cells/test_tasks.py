@@ -1,5 +1,6 @@
 """Finding and loading lm-eval tasks."""
 
+import inspect
 import json
 import random
 import shutil
@@ -57,14 +58,8 @@ WRITES = {"output_type": "generate_until", "doc_to_choice": None, "doc_to_target
 @pytest.fixture
 def quiz(write_file):
     """A function (code of own.py, keys of the YAML file) -> the folder of a task."""
-    plain = {
-        "task": "own_quiz",
-        "doc_to_text": "{{q}}",
-        "doc_to_choice": "c",
-        "doc_to_target": "a",
-        "metric_list": None,
-    }
-    return lambda code="", **keys: write_file({"test": QUIZ}, code, **plain | keys)
+    plain = {"task": "own_quiz", "doc_to_text": "{{q}}", "doc_to_choice": "c", "doc_to_target": "a"}
+    return lambda code="", **keys: write_file({"test": QUIZ}, code, **plain | {"metric_list": None} | keys)
 
 
 @pytest.mark.parametrize("stated", [{}, {"high_is_better": True}, {"higher_is_better": False}])  # a typing error
@@ -82,9 +77,8 @@ def test_a_direction_is_the_tasks_or_where_nobody_states_it_the_sheets(quiz, cap
     with caplog.at_level("INFO", "lm_validity"):
         assert prefetch_benchmark(row)["record"]["higher_is_better"] == {"score,none": direction}
     said = [line for line in caplog.messages if "does not say whether a higher score,none is better" in line]
-    assert len(said) == (direction is None) and all(
-        line.endswith(f"{int(better)} (1 where it is empty)") for line in said
-    )
+    assert len(said) == (direction is None)
+    assert all(line.endswith(f"{int(better)} (1 where it is empty)") for line in said)
 
 
 @pytest.mark.parametrize(
@@ -121,32 +115,24 @@ def test_a_group_takes_a_direction_from_those_of_its_tasks_that_state_one(tmp_pa
     assert find_task("both", folder).higher_is_better == {"u,none": None, "w,none": False}  # of v they disagree
 
 
-GPQA = """task: own_gpqa
-dataset_path: json
-dataset_kwargs: {{data_files: {data}}}
-output_type: multiple_choice
-process_docs: !function utils.process_docs
-training_split: train
-validation_split: train
-doc_to_text: "{{{{Question}}}} {{{{choice1}}}} {{{{choice2}}}} {{{{choice3}}}} {{{{choice4}}}}"
-doc_to_target: answer
-doc_to_choice: ["(A)", "(B)", "(C)", "(D)"]
-metric_list: [{{metric: acc}}]
-metadata: {{version: 1.0}}
-"""
+WRONG_ANSWERS = [f"Incorrect Answer {number}" for number in (1, 2, 3)]
+GPQA = {
+    "task": "own_gpqa",
+    "process_docs": "!function own.process_docs",
+    "validation_split": "train",
+    "doc_to_text": "{{Question}} {{choice1}} {{choice2}} {{choice3}} {{choice4}}",
+    "doc_to_choice": ["(A)", "(B)", "(C)", "(D)"],
+    "doc_to_target": "answer",
+}
 
 
-def test_a_task_that_draws_from_the_process_has_lm_evals_order(tmp_path, monkeypatch):
+def test_a_task_that_draws_from_the_process_has_lm_evals_order(write_file, monkeypatch, tmp_path):
     """gpqa's code over rows of its format: whatever the state of the process, and whatever order the data library has
     kept from another program."""
-    wrong = [f"Incorrect Answer {number}" for number in (1, 2, 3)]
-    rows = [
-        {"Question": f"q{n}", "Correct Answer": f"yes {n}"} | {key: f"{key} {n}" for key in wrong} for n in range(40)
-    ]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    shutil.copy(PACKAGE / "tasks" / "gpqa" / "zeroshot" / "utils.py", tmp_path)
-    (tmp_path / "own_gpqa.yaml").write_text(GPQA.format(data=tmp_path / "rows.jsonl"))
-    record, letters = find_task("own_gpqa", tmp_path), []
+    answers = {"Correct Answer": "yes", **{key: key for key in WRONG_ANSWERS}}
+    rows = [{"Question": f"q{n}"} | {key: f"{text} {n}" for key, text in answers.items()} for n in range(40)]
+    code = (PACKAGE / "tasks" / "gpqa" / "zeroshot" / "utils.py").read_text()
+    record, letters = find_task("own_gpqa", write_file({"train": rows}, code, **GPQA)), []
     for seed in (5, 6):
         random.seed(seed)
         state, task = random.getstate(), load_task(record)
@@ -181,6 +167,12 @@ def test_shipped_groups_are_found_without_data(name):
     assert len({member.config_digest for member in record.members}) == count
 
 
+def test_templates_are_compiled_once():
+    """By the environment that lm-eval renders with."""
+    assert lm_eval.utils.env.from_string("{{a}}") is lm_eval.utils.env.from_string("{{a}}")
+    assert "env.from_string" in inspect.getsource(lm_eval.utils.apply_template)
+
+
 def test_unknown_names_get_a_hint(toy_folder):
     with pytest.raises(InputError, match="did you mean 'toy_choice'"):
         find_task("toy_choise", toy_folder)
@@ -199,12 +191,16 @@ def test_records_load_fast_and_zero_shot(toy_folder):
     assert task.config.num_fewshot == 0  # the file says 3
 
 
+DIGEST = "ba2d4a96d6ae4dab75839b04e90ee2d5f58d7e818d3f80b5d9eee6783053db5d"
+
+
 def test_digest_follows_the_task_not_its_place(tmp_path):
+    """Of a folder whose YAML names all its Python files (the demo's is one) recipes of finished cells hold on to it."""
     first, second = (find_task("toy_blank", write_toy_tasks(tmp_path / name)) for name in ("a", "b"))
-    assert first.config_digest == second.config_digest
+    assert first.config_digest == second.config_digest == DIGEST
     code = tmp_path / "b" / "blank.py"
     code.write_text(code.read_text().replace("near a", "near the"))
-    assert find_task("toy_blank", tmp_path / "b").config_digest != first.config_digest
+    assert find_task("toy_blank", tmp_path / "b").config_digest != DIGEST
     with pytest.raises(InputError, match="changed after it was recorded"):
         load_task(second)
 
@@ -267,12 +263,6 @@ def test_a_long_text_that_begins_with_a_slash_is_no_path(tmp_path):
     assert len(digests) == 2
 
 
-def test_digest_of_a_task_that_names_all_code_of_its_folder_stays_as_it_was(tmp_path):
-    """A folder whose YAML names all its Python files (the demo's is one): recipes of finished cells hold on to it."""
-    record = find_task("toy_blank", write_toy_tasks(tmp_path))
-    assert record.config_digest == "ba2d4a96d6ae4dab75839b04e90ee2d5f58d7e818d3f80b5d9eee6783053db5d"
-
-
 def test_the_files_of_a_folder_of_tasks(tmp_path):
     """Those that Snakemake watches: also code and YAML further down, and what is included from elsewhere."""
     folder = write_with_code(tmp_path)
@@ -292,23 +282,13 @@ def test_the_files_of_a_folder_of_tasks(tmp_path):
 def test_of_a_huge_folder_the_files_directly_in_it_are_watched(tmp_path, monkeypatch):
     write_with_code(tmp_path)
     (tmp_path / "gone.yaml").symlink_to(tmp_path / "absent.yaml")
-    monkeypatch.setattr(scoring, "MOST_FILES", 3)
-    task_sources.cache_clear()
-    assert task_sources(str(tmp_path)) == [str(tmp_path / name) for name in ("common.yaml", "words.py")]
-    monkeypatch.setattr(scoring, "MOST_FILES", 1000)
-    task_sources.cache_clear()
-    assert str(tmp_path / "tasks" / "lib" / "words.py") in task_sources(str(tmp_path))
-
-
-def test_missing_column(tmp_path):
-    path = write_toy_tasks(tmp_path) / "toy_choice.yaml"
-    text = path.read_text()
-    path.write_text(text.replace("doc_to_target: gold", "doc_to_target: golden"))
-    with pytest.raises(InputError, match=r"doc_to_target reads the column 'golden'.*did you mean 'gold'"):
-        load_task(find_task("toy_choice", tmp_path))
-    path.write_text(text.replace("{{name}}", "{{nome}}"))
-    with pytest.raises(InputError, match="'nome' is undefined"):
-        load_task(find_task("toy_choice", tmp_path))
+    found = {}
+    for most in (3, 1000):
+        monkeypatch.setattr(scoring, "MOST_FILES", most)
+        task_sources.cache_clear()
+        found[most] = task_sources(str(tmp_path))
+    assert found[3] == [str(tmp_path / name) for name in ("common.yaml", "words.py")]
+    assert str(tmp_path / "tasks" / "lib" / "words.py") in found[1000]
 
 
 LAYOUTS = {
@@ -320,21 +300,17 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_task_is_found_in_any_layout_of_yaml(tmp_path, layout):
+def test_a_task_is_found_in_any_layout_of_yaml(quiz, layout):
     """Also the files that it includes and their code, of which the user is told before it runs."""
-    base = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(tmp_path / "data.jsonl")}}}
-    base |= {"test_split": "test", "output_type": "multiple_choice", "doc_to_text": "{{q}}", "doc_to_target": "a"}
-    (tmp_path / "data.jsonl").write_text('{"q": "Is 2 even?", "c": ["yes", "no"], "a": 0}\n', encoding="utf-8")
-    (tmp_path / "base").write_text(yaml.safe_dump(base) + "doc_to_choice: !function own.choices\n", encoding="utf-8")
-    (tmp_path / "own.py").write_text("def choices(document):\n    return document['c']\n", encoding="utf-8")
-    path = tmp_path / "own.yaml"
+    code = "def choices(document):\n    return document['c']\n"
+    path = quiz(code, doc_to_choice="!function own.choices") / "own_quiz.yaml"
+    path.rename(path.with_name("base"))
     path.write_text(LAYOUTS[layout]({"task": "own_quiz", "include": "base"}), encoding="utf-8")
-    record = find_task("own_quiz", tmp_path)
-    assert (record.file, record.members, record.metrics) == ("own.yaml", (), ("acc,none", "acc_norm,none"))
-    (document,) = rows(load_task(record), "test")
-    assert document["q"] == "Is 2 even?"
-    assert scoring.named_code(path) == [f"choices of {tmp_path / 'own.py'}"]
-    assert task_problem("own_quiz", str(tmp_path), trains=False) is None
+    record = find_task("own_quiz", path.parent)
+    assert (record.file, record.members, record.metrics) == (path.name, (), ("acc,none", "acc_norm,none"))
+    assert rows(load_task(record), "test")[0]["q"] == "is 0 even?"
+    assert scoring.named_code(path) == [f"choices of {path.parent / 'own.py'}"]
+    assert task_problem("own_quiz", str(path.parent), trains=False) is None
 
 
 @pytest.mark.parametrize("suffix", ["yml", "json"])
@@ -366,12 +342,10 @@ LIST = (
     "def rows(data=(), **settings):\n    return list(data)\n\ndef none(data):\n    return data.select([])\n\n"
     "def script(**settings):\n    raise RuntimeError('Dataset scripts are no longer supported, but found quiz.py')\n"
 )
+UNKNOWN = WRITES | {"metric_list": [{"metric": "exact_match", "aggregation": "nosuch"}]}
 WRONG = [
     ({"metric_list": [{"metric": "!function own.none"}]}, "of metric_list has no aggregation"),
-    (
-        {**WRITES, "metric_list": [{"metric": "exact_match", "aggregation": "nosuch"}]},
-        "no aggregation for 'exact_match'",
-    ),
+    (UNKNOWN, "no aggregation for 'exact_match'"),
     ({"metric_list": ["acc"]}, "metric_list is no list of entries with a metric"),
     ({"filter_list": [{"filter": [{"function": "take_first"}]}]}, "filter_list is no list of entries with a name"),
     ({"dataset_path": None}, "it names no data"),
@@ -381,6 +355,7 @@ WRONG = [
     ({"custom_dataset": "!function own.script", "dataset_path": None}, "revision: refs/convert/parquet"),
     ({"test_split": "test[:2]"}, r"no split 'test\[:2\]', which test_split names: it has test"),
     ({"doc_to_text": "{{question.text}}"}, "'question' is undefined; its columns are q, c, a, text, n"),
+    ({"doc_to_target": "texts"}, r"doc_to_target reads the column 'texts'.*did you mean 'text'"),
     ({"group": "quizzes"}, "it declares a task and its group in one. Hint: write `tag:`"),
     ({"group": ["quizzes"]}, "it declares a task and its group in one. Hint: write `tag:`"),
     ({"process_docs": "!function own.none"}, "no document of its scored split is left"),
@@ -406,10 +381,11 @@ def test_the_configurations_of_its_data_are_named(quiz):
 
 
 def test_of_two_files_that_declare_a_task_the_one_that_is_taken_is_named(quiz, caplog):
+    """It is lm-eval's."""
     folder = quiz()
     (folder / "old").mkdir()
     shutil.copy(folder / "own_quiz.yaml", folder / "old")
-    assert find_task("own_quiz", folder).file == "old/own_quiz.yaml"  # lm-eval's
+    assert find_task("own_quiz", folder).file == "old/own_quiz.yaml"
     assert f"{folder}/own_quiz.yaml declares it too; {folder}/old/own_quiz.yaml is taken" in caplog.text
 
 
@@ -423,32 +399,27 @@ def test_a_task_within_a_groups_file_is_refused_for_that(quiz, monkeypatch):
     (folder / "shipped" / "tasks").mkdir(parents=True)
     monkeypatch.setattr(finding, "PACKAGE", folder / "shipped")  # else all of lm-eval's are searched
     inline = yaml.safe_load((folder / "own_quiz.yaml").read_text()) | {"task": "inline"}
-    (folder / "all.yaml").write_text(yaml.safe_dump({"group": "all", "task": ["own_quiz", inline]}))
-    with pytest.raises(InputError, match="names 'inline', which its own file defines"):
-        find_task("all", folder)
-    (folder / "all.yaml").write_text(yaml.safe_dump({"group": "all", "task": ["own_quiz", {"task": "absent"}]}))
-    with pytest.raises(InputError, match="names 'absent', which is not a task"):
-        find_task("all", folder)
-    (folder / "all.yaml").write_text(yaml.safe_dump({"group": "all", "task": [{"group": "part", "task": ["all"]}]}))
-    with pytest.raises(InputError, match="all: the group is one of its own tasks"):
-        find_task("all", folder)
+    for tasks, problem in (
+        (["own_quiz", inline], "names 'inline', which its own file defines"),
+        (["own_quiz", {"task": "absent"}], "names 'absent', which is not a task"),
+        ([{"group": "part", "task": ["all"]}], "all: the group is one of its own tasks"),
+    ):
+        (folder / "all.yaml").write_text(yaml.safe_dump({"group": "all", "task": tasks}))
+        with pytest.raises(InputError, match=problem):
+            find_task("all", folder)
 
 
 CLASS = """from lm_eval.api.task import ConfigurableTask, MultipleChoiceTask
 
 class Plain(MultipleChoiceTask):
     OUTPUT_TYPE = "multiple_choice"
+    download = has_training_docs = has_validation_docs = has_test_docs = lambda self, *places: False
 
     def __init__(self, config=None):
         super().__init__(config={"task": "own_quiz"})
 
-    def download(self, *places):
-        pass
-
     def doc_to_text(self, doc):
         return doc["q"]
-
-    has_training_docs = has_validation_docs = has_test_docs = lambda self: False
 
 class Configurable(ConfigurableTask):
     VERSION = 1

@@ -3,8 +3,6 @@
 import datetime
 import gzip
 import json
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,54 +10,34 @@ import pytest
 import torch
 import transformers
 import transformers.utils.chat_template_utils as rendering
-import yaml
 from lm_eval.models.huggingface import HFLM
 from scipy.stats import chisquare
-from toy_run import run_all, sidecars, start_run
-from toy_world import evaluate, load_toy, toy_model, toy_rows
+from toy_run import merged, run_all, sidecars
+from toy_world import answers_of, edit, evaluate, load_toy, loglikelihood, request, split_documents, toy_model, toy_rows
 
 from lm_validity.cells.lm_eval_internals import errors_only
 from lm_validity.cells.models.language_model import DrawTokens, Sampling
-from lm_validity.cells.tasks.finding import find_task
-from lm_validity.cells.tasks.splits import documents, make_splits
-from lm_validity.cells.tasks.tasks import load_task
 from lm_validity.config.load import build_run
 from lm_validity.errors import InputError
 from lm_validity.run.workspace import Workspace
-from lm_validity.tables.merge import Merger
 from lm_validity.tables.schema import read_scores
 
 
-@pytest.fixture
-def counted(llama, monkeypatch):
-    """(model, list of (rows, tokens) of each forward pass)."""
-    calls = []
-    forward = llama.base.forward
-
-    def count(input_ids=None, **options):
-        calls.append(tuple(input_ids.shape))
-        return forward(input_ids=input_ids, **options)
-
-    monkeypatch.setattr(llama.base, "forward", count)
-    monkeypatch.setattr(llama, "check_answers", lambda *answers, **options: None)  # whose passes are not generation's
-    return llama, calls
-
-
-def test_generation_ends_when_all_have_stopped(counted, toy_task, monkeypatch):
+def test_generation_ends_when_all_have_stopped(llama, toy_task, monkeypatch):
     """Every next token is the stop string's: one pass a batch instead of six."""
-    lm, calls = counted
-    stop = lm.tokenizer.encode("\n", add_special_tokens=False)[-1]
-    head = lm.base.get_output_embeddings()
+    stop, calls = llama.tokenizer.encode("\n", add_special_tokens=False)[-1], []
+    head, forward = llama.base.get_output_embeddings(), llama.base.forward
     real = head.forward
 
     def always_stop(hidden):
-        logits = real(hidden)
-        return torch.full_like(logits, -10.0).index_fill_(-1, torch.tensor([stop]), 10.0)
+        return torch.full_like(real(hidden), -10.0).index_fill_(-1, torch.tensor([stop]), 10.0)
 
     monkeypatch.setattr(head, "forward", always_stop)
+    monkeypatch.setattr(llama.base, "forward", lambda *a, **options: calls.append(1) or forward(*a, **options))
+    monkeypatch.setattr(llama, "check_answers", lambda *answers, **options: None)  # whose passes are not generation's
     task = toy_task("toy_generation")
-    docs = documents(task, make_splits(task).test)
-    found = evaluate(lm, task, docs, metric="exact_match,stripped")
+    docs = split_documents(task, "test")
+    found = evaluate(llama, task, docs, metric="exact_match,stripped")
     assert set(found.items.response) == {""}
     assert len(calls) == -(-len(docs) // 8)
 
@@ -67,82 +45,68 @@ def test_generation_ends_when_all_have_stopped(counted, toy_task, monkeypatch):
 PROMPTS = [f"Q: {name}" for name in ("moss", "a stone", "the old house", "tea", "is", "was seen near", "color")]
 
 
-def as_requests(stops: list[str], longest: int = 24) -> list:
-    options = {"until": stops, "max_gen_toks": longest, "do_sample": False}
-    return [SimpleNamespace(args=(prompt, options)) for prompt in PROMPTS]
-
-
-def one_at_a_time(lm, requests) -> list[str]:
+def one_at_a_time(lm, stops: list[str]) -> list[str]:
     """lm-eval's own answers at batch 1."""
     with errors_only("lm_eval.models.huggingface"):
         theirs = HFLM(pretrained=lm.base, tokenizer=lm.tokenizer, batch_size=1)
-    return theirs.generate_until(requests, disable_tqdm=True)
+    options = {"until": stops, "max_gen_toks": 24, "do_sample": False}
+    return theirs.generate_until([request(prompt, dict(options)) for prompt in PROMPTS], disable_tqdm=True)
 
 
-@pytest.fixture
-def walking(lm, monkeypatch):
-    """(model whose next token is a function of the last one, list of its forward passes): its answers are lively."""
+@pytest.fixture(params=[True, False])
+def walking(request, lm, monkeypatch):
+    """(model whose next token is a function of the last one, list of its forward passes): its answers are lively. Not
+    every model's configuration names an end-of-text token."""
     forward, passes = lm.base.forward, []
 
     def walk(input_ids=None, **options):
         passes.append(input_ids.shape)
         found = forward(input_ids=input_ids, **options)
         following = 278 + (21 * input_ids[:, -1] + 3) % 100  # goes through 100 words of the vocabulary
+        if lm.ends:
+            following[following % 9 == 0] = lm.tokenizer.eos_token_id
         found.logits = torch.nn.functional.one_hot(following, found.logits.shape[-1])[:, None].float()
         return found
 
+    lm.ends = False
     monkeypatch.setattr(lm.base, "forward", walk)
     monkeypatch.setattr(lm, "check_answers", lambda *answers, **options: None)  # whose passes are not generation's
+    if not request.param:
+        monkeypatch.setattr(lm.base.generation_config, "eos_token_id", None)
     return lm, passes
 
 
 def different_stops(lm) -> list[str]:
     """For each prompt a string of its answer, unless the answer holds another prompt's."""
     stops: list[str] = []
-    for number, answer in enumerate(one_at_a_time(lm, as_requests(["never said"]))):
+    for number, answer in enumerate(one_at_a_time(lm, ["never said"])):
         if not any(stop in answer for stop in stops):
             stops.append(answer[5 + 2 * number : 9 + 2 * number])
     assert len(stops) > 1, "all answers hold one string: nothing would be tested"
     return stops
 
 
-@pytest.mark.parametrize("names_an_end", [True, False])
-def test_each_row_ends_with_its_own_stop_string(walking, monkeypatch, names_an_end):
-    """Rows that meet different strings: lm-eval's answers at batch 1, and a batch as long as its longest answer. Not
-    every model's configuration names an end-of-text token."""
+def test_each_row_ends_with_its_own_stop_string(walking):
+    """Rows that meet different strings: lm-eval's answers at batch 1, and a batch as long as its longest answer."""
     lm, passes = walking
-    if not names_an_end:
-        monkeypatch.setattr(lm.base.generation_config, "eos_token_id", None)
-    requests, alone = as_requests(different_stops(lm)), []
-    for request in requests:
+    stops, alone = different_stops(lm), []
+    for prompt in PROMPTS:
         passes.clear()
-        lm.generate_until([request])
+        answers_of(lm, [prompt], stops)
         alone.append(len(passes))
     passes.clear()
-    found = lm.generate_until(requests)
+    found = answers_of(lm, PROMPTS, stops)
     assert len(passes) == max(alone) < 24, "lm-eval goes on to 24 tokens, because no string is in all answers"
-    assert found == one_at_a_time(lm, requests)
+    assert found == one_at_a_time(lm, stops)
     assert len(set(alone)) > 1 and len(set(found)) > 1
 
 
-@pytest.mark.parametrize("names_an_end", [True, False])
-def test_nothing_stands_behind_the_end_of_a_text(lm, monkeypatch, names_an_end):
+def test_nothing_stands_behind_the_end_of_a_text(walking):
     """Rows that meet the end-of-text token, each at its own word: what the others still write is not theirs."""
-    end, forward = lm.tokenizer.eos_token_id, lm.base.forward
-    if not names_an_end:
-        monkeypatch.setattr(lm.base.generation_config, "eos_token_id", None)
-
-    def walk(input_ids=None, **options):
-        found = forward(input_ids=input_ids, **options)
-        following = 278 + (21 * input_ids[:, -1] + 3) % 100
-        following[following % 9 == 0] = end
-        found.logits = torch.nn.functional.one_hot(following, found.logits.shape[-1])[:, None].float()
-        return found
-
-    monkeypatch.setattr(lm.base, "forward", walk)
-    requests = as_requests(["never said"])
-    alone = [lm.generate_until([request])[0] for request in requests]
-    assert lm.generate_until(requests) == alone == one_at_a_time(lm, requests)
+    lm, _ = walking
+    lm.ends = True
+    alone = [answers_of(lm, [prompt])[0] for prompt in PROMPTS]
+    assert answers_of(lm, PROMPTS) == alone == one_at_a_time(lm, ["never said"])
     assert len({len(answer.split()) for answer in alone}) > 1
 
 
@@ -159,17 +123,13 @@ def test_sampling_by_lm_evals_rule(given, lm, monkeypatch):
     seen, generate = [], lm.base.generate
     monkeypatch.setattr(lm.base, "generate", lambda **options: seen.append(options) or generate(**options))
     for model in (lm, theirs):
-        request = SimpleNamespace(args=(PROMPTS[0], {"until": ["x"], "max_gen_toks": 2, **given}))
-        model.generate_until([request], disable_tqdm=True)
+        model.generate_until([request(PROMPTS[0], {"until": ["x"], "max_gen_toks": 2, **given})], disable_tqdm=True)
     ours, expected = ({key: options.get(key) for key in ("do_sample", "temperature", "top_p")} for options in seen)
     assert ours == expected
 
 
-RULES = ("evaluate_model", "finetune_adapter", "select_adapter", "evaluate_adapter")
-GENERATION = {
-    "benchmark": "toy_generation",
-    "columns": {"output_type": "generate_until", "metric": "exact_match,stripped"},
-}
+COLUMNS = {"output_type": "generate_until", "metric": "exact_match,stripped"}
+GENERATION = {"benchmark": "toy_generation", "columns": COLUMNS}
 
 
 def few_rows(split: str) -> list[dict]:
@@ -201,39 +161,33 @@ def test_only_the_likeliest_tokens_that_share_top_p_are_drawn():
 def answers(lm, seed: int, words=("red", "blue", "a", "red"), rows: int = 4) -> list[str]:
     lm.sampling = Sampling(1.5, 0.95, seed)
     lm.batch_size_per_gpu = rows
-    options = {"until": ["never said"], "max_gen_toks": 8, "do_sample": False, "temperature": 0.0}
-    try:
-        return lm.generate_until([SimpleNamespace(args=(word, options)) for word in words])
-    finally:
-        lm.sampling = None
+    found = answers_of(lm, words, longest=8, temperature=0.0)
+    lm.sampling = None
+    return found
 
 
 def test_an_answer_depends_on_its_run_and_prompt_and_not_on_its_batch(llama):
+    """And no generator of the process is drawn from."""
+    state = torch.get_rng_state()
     first = answers(llama, seed=1)
+    assert torch.equal(torch.get_rng_state(), state)
     assert answers(llama, seed=1) == first == answers(llama, seed=1, rows=1)
     assert answers(llama, seed=2) != first
     assert answers(llama, seed=1, words=("blue",)) == first[1:2]
     assert first[0] != first[3], "a prompt that is asked twice is answered twice"
 
 
-def test_no_generator_of_the_process_is_drawn_from(llama):
-    before = torch.get_rng_state()
-    answers(llama, seed=1)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def scores(workspace) -> pd.DataFrame:
     """The merged table of scores."""
-    Merger(workspace.run).write_scores(Path("tables"))
+    merged(workspace)
     return read_scores("tables/scores.parquet")
 
 
-def test_runs_are_cells_and_more_runs_compute_only_themselves(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_runs_are_cells_and_more_runs_compute_only_themselves(start):
     sampled = {"generation": {"temperature": 2.0, "top_p": 1.0, "runs": 2}}
     one_rate = {"learning_rates": ("2e-2",)}
-    workspace = start_run(tmp_path, rows=few_rows, evaluation=sampled, finetuning=one_rate, **GENERATION)
-    run_all(workspace, *RULES)
+    workspace = start(rows=few_rows, evaluation=sampled, finetuning=one_rate, **GENERATION)
+    run_all(workspace)
     names = set(sidecars(workspace.store))
     assert {"toy_generation.final.plain.run0.test", "toy_generation.final.plain.run1.test"} <= names
     assert "toy_generation.final.plain.validation" in names, "selection does not depend on luck"
@@ -250,7 +204,7 @@ def test_runs_are_cells_and_more_runs_compute_only_themselves(tmp_path, monkeypa
     values = workspace.run.configuration.model_dump(exclude_unset=True, mode="json")
     values["evaluation"]["generation"]["runs"] = 3
     more = Workspace(build_run(values, "toy"))
-    run_all(more, *RULES)
+    run_all(more)
     now = {path: path.stat().st_mtime_ns for path in more.store.root.glob("*/*/*/cell.json")}
     assert all(now[path] == time for path, time in written.items())
     new = {path.parent.name.partition("--")[0] for path in set(now) - set(written)}
@@ -259,9 +213,8 @@ def test_runs_are_cells_and_more_runs_compute_only_themselves(tmp_path, monkeypa
     pd.testing.assert_frame_equal(after[after["run"].ne(2).fillna(True)].reset_index(drop=True), before)
 
 
-def test_greedy_cells_know_nothing_of_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    workspace = start_run(tmp_path, rows=few_rows, **GENERATION)
+def test_greedy_cells_know_nothing_of_runs(start):
+    workspace = start(rows=few_rows, **GENERATION)
     for job in workspace.grid.jobs.values():
         assert "run" not in workspace.grid.settings(job).replace("truncate", "")
         assert all(cell.run is None for cell in job.cells)
@@ -281,11 +234,6 @@ def test_wrong_settings_are_refused(wrong):
 WORDS = ("red", "a color of blue and", "yes no yes")
 
 
-def answered(folder, until, longest=24):
-    options = {"until": until, "max_gen_toks": longest, "do_sample": False}
-    return load_toy(folder).generate_until([SimpleNamespace(args=(word, options)) for word in WORDS])
-
-
 def alone(folder, longest=24, **options):
     """The tokens that transformers' own generate writes behind each word by itself."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -299,22 +247,14 @@ def alone(folder, longest=24, **options):
     return written
 
 
-def changed(folder, **settings):
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-    return folder
-
-
 def test_the_side_on_which_a_tokenizer_pads_changes_no_answer(tmp_path):
     """Answers written together are those written alone, whatever tokenizer_config.json says of padding."""
-    folder = changed(toy_model("llama", tmp_path), padding_side="right")
+    folder = toy_model("llama", tmp_path)
+    edit(folder / "tokenizer_config.json", padding_side="right", clean_up_tokenization_spaces=True)
     wanted = [text.partition("</s>")[0] for text in alone(folder)]
-    assert answered(folder, ["</s>"]) == wanted and len(set(wanted)) > 1
-
-
-def test_blanks_before_punctuation_stay(tmp_path):
-    """`clean_up_tokenization_spaces` would take them out of an answer."""
-    lm = load_toy(changed(toy_model("llama", tmp_path), clean_up_tokenization_spaces=True))
+    lm = load_toy(folder)
+    assert answers_of(lm, WORDS, ["</s>"]) == wanted and len(set(wanted)) > 1
+    # blanks before punctuation, which are cleaned up otherwise, stay
     text = "x != y , he said . ok ?"
     assert lm.tok_decode(lm.tok_encode(text, add_special_tokens=False)) == text
 
@@ -328,56 +268,45 @@ def test_a_stop_string_that_is_a_special_token_ends_an_answer(tmp_path):
     tokenizer.add_special_tokens({"additional_special_tokens": [named]})
     tokenizer.save_pretrained(folder)
     wanted = [text.partition("</s>")[0].partition(tokenizer.decode([first]))[0] for text in alone(folder)]
-    assert answered(folder, [tokenizer.decode([first])])[0] == wanted[0]
+    assert answers_of(load_toy(folder), WORDS, [tokenizer.decode([first])])[0] == wanted[0]
 
 
-@pytest.mark.parametrize("turns", [1, 3])
-def test_templates_whose_roles_must_alternate_take_solved_examples(tmp_path, turns):
+def test_templates_whose_roles_must_alternate_take_solved_examples(llama):
     """Solved examples stand in one question, so a template that refuses two turns of one role refuses nothing."""
-    lm = load_toy(toy_model("llama", tmp_path))
-    lm.tokenizer.chat_template = (
+    llama.tokenizer.chat_template = (
         "{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
         "{{ raise_exception('roles must alternate') }}{% endif %}<{{ m['content'] }}>{% endfor %}"
     )
-    content = "\n\n".join(["question answer"] * (turns - 1) + ["question"])
-    assert lm.apply_chat_template([{"role": "user", "content": content}]) == f"<{content}>"
+    for content in ("question", "question answer\n\nquestion answer\n\nquestion"):
+        assert llama.apply_chat_template([{"role": "user", "content": content}]) == f"<{content}>"
 
 
-def test_an_empty_question_has_one_beginning(tmp_path):
+def test_an_empty_question_has_one_beginning(llama):
     """The answer's log-likelihood behind the tokenizer's own beginning of text, which is there once."""
-    folder = toy_model("llama", tmp_path)
-    ids = transformers.AutoTokenizer.from_pretrained(folder)(" green and red", return_tensors="pt").input_ids
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    with torch.no_grad():
-        logits = model(ids).logits[0].log_softmax(-1)
-    expected = sum(float(logits[place - 1, ids[0, place]]) for place in range(1, ids.shape[1]))
-    lm = load_toy(folder)
-    assert ids[0, 0] == lm.prefix_token_id and ids[0, 1] != lm.prefix_token_id
-    request = SimpleNamespace(args=("", " green and red"))
-    assert lm.loglikelihood([request])[0][0] == pytest.approx(expected, abs=1e-4)
+    begin, *ids = llama.tokenizer(" green and red").input_ids
+    assert begin == llama.prefix_token_id != ids[0]
+    found = llama.loglikelihood([request("", " green and red")])[0][0]
+    assert found == pytest.approx(loglikelihood(llama.base, [begin], ids), abs=1e-4)
 
 
-def test_a_compressed_file_that_changed_is_read_again(tmp_path):
+def test_a_compressed_file_that_changed_is_read_again(write_task, tmp_path):
     """The data library keeps what it read of a file, under the file's name."""
     path = tmp_path / "quiz.jsonl.gz"
-    keys = {
-        "output_type": "multiple_choice",
-        "doc_to_text": "{{q}}",
-        "doc_to_choice": "{{choices}}",
-        "doc_to_target": 0,
-    }
-    source = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(path)}}, "test_split": "test"}
-    (tmp_path / "quiz.yaml").write_text(yaml.safe_dump({"task": "compressed_quiz", **source, **keys}))
     for word in ("first", "second"):
         with gzip.open(path, "wt") as file:
             file.write(json.dumps({"q": word, "choices": ["a", "b"], "gold": 0}) + "\n")
-        assert [doc["q"] for doc in load_task(find_task("compressed_quiz", tmp_path)).test_docs()] == [word]
+        task = write_task({"test": []}, dataset_kwargs={"data_files": {"test": str(path)}})
+        assert [doc["q"] for doc in task.test_docs()] == [word]
 
 
 QUESTION = [{"role": "user", "content": "red"}]
 # Llama 3.2's way, and Granite's
 BY_VARIABLE = "{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
-DATED = [BY_VARIABLE + "<{{ date_string }}>{{ messages[0].content }}", "{{ strftime_now('%B %d, %Y') }} {{ messages }}"]
+DATED = [
+    BY_VARIABLE + "<{{ date_string }}>{{ messages[0].content }}",
+    "{{ strftime_now('%B %d, %Y') }} {{ messages }}",
+    "<{{ date_string | default('1 Jan 2000') }}>{{ messages[0].content }}",  # with a date of its own
+]
 
 
 class OtherDay(datetime.datetime):
@@ -396,47 +325,34 @@ def test_a_template_prints_the_same_date_every_day(llama, template, tmp_path, mo
     assert "2024" in today and "26" in today
     monkeypatch.setattr(rendering, "datetime", OtherDay)
     assert dated.apply_chat_template(QUESTION) == today
-    assert "2031" in dated.tokenizer.apply_chat_template(QUESTION, tokenize=False), "the template does ask for the day"
-
-
-def test_a_template_with_a_date_of_its_own_is_given_ours(llama, tmp_path):
-    llama.tokenizer.chat_template = "<{{ date_string | default('1 Jan 2000') }}>{{ messages[0].content }}"
-    llama.tokenizer.save_pretrained(tmp_path)
-    llama.base.save_pretrained(tmp_path)
-    assert load_toy(tmp_path).apply_chat_template(QUESTION) == "<26 Jul 2024>red"
-
-
-def answers_of_hub_defaults(folder) -> list[str]:
-    options = {"until": ["</s>"], "max_gen_toks": 12}
-    return load_toy(folder).generate_until([SimpleNamespace(args=(word, options)) for word in ("red", "blue", "a")])
+    asks = "2031" in dated.tokenizer.apply_chat_template(QUESTION, tokenize=False)
+    assert asks == ("strftime_now" in template), "the first two do ask for the day"
 
 
 @pytest.mark.parametrize("setting", [{"repetition_penalty": 1.8}, {"max_new_tokens": 2}, {"no_repeat_ngram_size": 1}])
 def test_a_hubs_generation_settings_change_no_answer(tmp_path, setting):
+    """But for its end tokens: Llama 3 Instruct ends an answer with another token than a document."""
+
+    def answers() -> list[str]:
+        options = {"until": ["</s>"], "max_gen_toks": 12}
+        return load_toy(folder).generate_until([request(word, options) for word in ("red", "blue", "a")])
+
     folder = toy_model("llama", tmp_path)
-    plain = answers_of_hub_defaults(folder)
-    path = folder / "generation_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | setting))
+    plain = answers()
+    edit(folder / "generation_config.json", **setting)
     ((name, value),) = setting.items()
     assert getattr(transformers.GenerationConfig.from_pretrained(folder), name) == value
-    assert answers_of_hub_defaults(folder) == plain and len(set(plain)) > 1
-
-
-def test_end_tokens_of_the_hubs_settings_are_kept(tmp_path):
-    """Llama 3 Instruct ends an answer with another token than a document."""
-    folder = toy_model("llama", tmp_path)
-    path = folder / "generation_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [1, 7]}))
+    assert answers() == plain and len(set(plain)) > 1
+    edit(folder / "generation_config.json", eos_token_id=[1, 7])
     assert load_toy(folder).base.generation_config.eos_token_id == [1, 7]
 
 
 @pytest.mark.parametrize(
     ("device", "gpu", "said"), [("auto", 1, True), ("cuda:0", 1, True), ("cpu", 1, False), ("auto", 0, False)]
 )
-def test_recipes_of_fine_tunes_on_a_gpu_name_how_masks_are_drawn(tmp_path, monkeypatch, device, gpu, said):
-    monkeypatch.chdir(tmp_path)
+def test_recipes_of_fine_tunes_on_a_gpu_name_how_masks_are_drawn(start, device, gpu, said):
     sizes = {"small": {"gpu": gpu}}
-    workspace = start_run(tmp_path, evaluation={"device": device}, size_classes=sizes)
+    workspace = start(evaluation={"device": device}, size_classes=sizes)
     cells = {job.rule: cell for job in workspace.grid.jobs.values() for cell in job.cells}
     assert ("dropout_masks" in workspace.recipe(cells["finetune_adapter"])) == said
     assert "dropout_masks" not in workspace.recipe(cells["evaluate_model"])

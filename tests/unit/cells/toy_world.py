@@ -5,6 +5,7 @@ import logging
 import tempfile
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import lm_eval
@@ -13,14 +14,14 @@ import transformers
 from lm_eval.tasks import TaskManager
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from lm_validity.cells.models.language_model import load_language_model
+from lm_validity.cells.models.language_model import LanguageModel, load_language_model
 from lm_validity.cells.tasks.evaluation import RESAMPLES, prepare_requests, score_prepared
-from lm_validity.cells.tasks.tasks import Documents, fetch_documents, rows
+from lm_validity.cells.tasks.splits import documents, make_splits
+from lm_validity.cells.tasks.tasks import Documents, address_of, fetch_documents, rows
 
 COLORS = ("red", "green", "blue", "dark gray")
-NAMES = [
-    f"{first}{last}" for first in ("Mel", "Tor", "Vi", "Sa", "Quo") for last in ("ri", "dan", "x", "lu", "pe", "no")
-]
+ENDS = ("ri", "dan", "x", "lu", "pe", "no")
+NAMES = [f"{first}{last}" for first in ("Mel", "Tor", "Vi", "Sa", "Quo") for last in ENDS]
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
     "{% for message in messages %}<{{ message['role'] }}> {{ message['content'] }}\n{% endfor %}"
@@ -86,29 +87,25 @@ def toy_rows(split: str) -> list[dict]:
     tag, count = {"train": ("a", 24), "validation": ("b", 10), "test": ("c", 14)}[split]
     rows = []
     for number, name in enumerate(NAMES[:count]):
-        shift = number % len(COLORS)
+        shift, gold = number % len(COLORS), (number * 3 + 1) % 4
         choices = list(COLORS[shift:] + COLORS[:shift])
-        gold = (number * 3 + 1) % 4
-        rows.append(
-            {
-                "name": name + tag,
-                "choices": choices,
-                "gold": gold,
-                "aliases": [choices[gold], choices[gold].upper()],
-                "text": f"{name}{tag} is {choices[gold]} and was seen near the old house. " * (1 + number % 7),
-                "subject": "names" if number % 2 else "colors",
-            }
-        )
+        text = f"{name}{tag} is {choices[gold]} and was seen near the old house. " * (1 + number % 7)
+        row = {"name": name + tag, "choices": choices, "gold": gold, "aliases": [choices[gold], choices[gold].upper()]}
+        rows.append(row | {"text": text, "subject": "names" if number % 2 else "colors"})
     return rows
+
+
+def write_lines(path, rows) -> None:
+    """The rows as JSON lines."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def write_toy_tasks(folder: Path, splits=("train", "validation", "test"), rows=toy_rows) -> Path:
     """The toy tasks over JSON lines in `folder`, which becomes their include_path."""
-    files = {}
-    for split in splits:
-        files[split] = str(folder / "data" / f"{split}.jsonl")
-        Path(files[split]).parent.mkdir(parents=True, exist_ok=True)
-        Path(files[split]).write_text("".join(json.dumps(row) + "\n" for row in rows(split)))
+    files = {split: str(folder / "data" / f"{split}.jsonl") for split in splits}
+    for split, path in files.items():
+        write_lines(path, rows(split))
     kinds = {"train": "training_split", "validation": "validation_split", "test": "test_split"}
     common = "dataset_path: json\n" + f"dataset_kwargs: {json.dumps({'data_files': files})}\n"
     common += "".join(f"{kinds[split]}: {split}\n" for split in splits)
@@ -118,97 +115,131 @@ def write_toy_tasks(folder: Path, splits=("train", "validation", "test"), rows=t
     return folder
 
 
-def toy_tokenizer(adds_bos: bool, chat: bool) -> transformers.PreTrainedTokenizerFast:
+def toy_tokenizer(*, adds_bos: bool = False, chat: bool = False) -> transformers.PreTrainedTokenizerFast:
     """Byte-level BPE, so that merges across the border of context and continuation do occur."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=420,
-        special_tokens=["<s>", "</s>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
     texts = [row["text"] + " Question: what is the color of Answer: yes no" for row in toy_rows("train")]
-    tokenizer.train_from_iterator(texts, trainer)
+    trained = train_bytes(tokenizer, texts, 420)
     if adds_bos:
         tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
-    if chat:
-        fast.chat_template = CHAT_TEMPLATE
-    return fast
+    trained.chat_template = CHAT_TEMPLATE if chat else None
+    return trained
 
 
-def toy_model(kind: str, folder: Path, *, seed: int = 0, positions: int = 96) -> Path:
-    """A random model: `llama` or a `gemma` (their tokenizer adds BOS and has a chat template) or `gpt2` (neither)."""
+def train_bytes(tokenizer: Tokenizer, texts: list[str], size: int) -> transformers.PreTrainedTokenizerFast:
+    """The tokenizer, trained on the texts from an alphabet of bytes, with a token at the beginning and at the end."""
+    tokenizer.decoder, alphabet = decoders.ByteLevel(), pre_tokenizers.ByteLevel.alphabet()
+    ends = {"special_tokens": ["<s>", "</s>"]}
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False, **ends)
+    tokenizer.train_from_iterator(texts, trainer)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+
+
+def word_tokenizer(words) -> transformers.PreTrainedTokenizerFast:
+    """A tokenizer of whole words, all others being unknown."""
+    numbers = {word: number for number, word in enumerate(["<unk>", "</s>", *words])}
+    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>")
+
+
+SIZES = {"vocab_size": 420, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+SIZES |= {"num_attention_heads": 2, "max_position_embeddings": 96, "initializer_range": 0.3}
+SIZES |= {"bos_token_id": 0, "eos_token_id": 1}
+OF_KIND = {
+    "gemma": {"num_key_value_heads": 1, "head_dim": 16},
+    "gemma2": {"num_key_value_heads": 1, "head_dim": 16},
+    "opt": {"ffn_dim": 64, "word_embed_proj_dim": 32, "init_std": 0.3},
+}
+
+
+def random_model(kind: str, seed: int = 0, **sizes) -> transformers.PreTrainedModel:
+    """A tiny model of any architecture of transformers, whose weights are drawn at random."""
+    config = transformers.AutoConfig.for_model(kind, **SIZES | OF_KIND.get(kind, {}) | sizes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+def save_model(model: transformers.PreTrainedModel, folder: Path, **tokenizer: bool) -> Path:
+    """The files of the model beside those of a toy tokenizer."""
+    model.save_pretrained(folder)
+    toy_tokenizer(**tokenizer).save_pretrained(folder)
+    return folder
+
+
+def toy_model(kind: str, folder: Path, *, seed: int = 0) -> Path:
+    """The files of a random model; the tokenizer adds BOS and has a chat template, that of `gpt2` neither."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in _model_files(kind, seed, positions).items():
+    for name, content in _model_files(kind, seed).items():
         (folder / name).write_bytes(content)
     return folder
 
 
 @cache
-def _model_files(kind: str, seed: int, positions: int) -> dict[str, bytes]:
-    tokenizer = toy_tokenizer(adds_bos=kind != "gpt2", chat=kind != "gpt2")
-    common = {"vocab_size": 420, "bos_token_id": 0, "eos_token_id": 1, "initializer_range": 0.3}
-    if kind.startswith("gemma"):
-        kinds = {"gemma": transformers.GemmaConfig, "gemma2": transformers.Gemma2Config}
-        config = kinds[kind](
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            head_dim=16,
-            max_position_embeddings=positions,
-            **common,
-        )
-    elif kind == "llama":
-        config = transformers.LlamaConfig(
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            max_position_embeddings=positions,
-            **common,
-        )
-    else:
-        config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=positions, **common)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = transformers.AutoModelForCausalLM.from_config(config)
+def _model_files(kind: str, seed: int) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        save_model(random_model(kind, seed), Path(folder), adds_bos=kind != "gpt2", chat=kind != "gpt2")
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-def load_toy(folder: Path, **options):
-    return load_language_model(folder, dtype="float32", device="cpu", eval_batch_size=8, **options)
+def load_toy(folder: Path, **options) -> LanguageModel:
+    return load_language_model(folder, **{"dtype": "float32", "device": "cpu", "eval_batch_size": 8} | options)
 
 
-def head_of(documents: Documents, number: int) -> Documents:
-    return Documents(documents.task, documents.split, documents.addresses[:number], documents.docs[:number])
+def in_memory(model: transformers.PreTrainedModel, *, adds_bos: bool = False, **options) -> LanguageModel:
+    """The model with a toy tokenizer."""
+    tokenizer = toy_tokenizer(adds_bos=adds_bos)
+    return LanguageModel(model, tokenizer, **{"model_id": "toy", "eval_batch_size": 8} | options)
+
+
+def edit(path: Path, **changes) -> None:
+    """Change keys of a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def never_fits(*arguments, **options):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def request(*arguments) -> SimpleNamespace:
+    """What lm-eval asks a model for."""
+    return SimpleNamespace(args=arguments)
+
+
+def answers_of(lm, prompts, until=("never said",), longest: int = 24, **options) -> list[str]:
+    """What a model writes behind the prompts, as a task with these generation settings asks for it."""
+    options = {"until": list(until), "max_gen_toks": longest, "do_sample": False} | options
+    return lm.generate_until([request(prompt, dict(options)) for prompt in prompts])
+
+
+def loglikelihood(model, context: list[int], continuation: list[int]) -> float:
+    """The sum of the continuation's log-probabilities in one plain pass over one text."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([[*context, *continuation[:-1]]])).logits[0].log_softmax(-1)
+    return sum(logits[place, token].item() for place, token in enumerate(continuation, start=len(context) - 1))
+
+
+def head_of(parts: Documents, number: int | None) -> Documents:
+    return Documents(parts.task, parts.split, parts.addresses[:number], parts.docs[:number])
 
 
 def all_documents(task, kind: str = "test") -> Documents:
-    return fetch_documents(task, kind, [f"{kind}:{row}" for row in range(len(rows(task, kind)))])
+    """All documents of a split in order, of a group's tasks too."""
+    return fetch_documents(task, kind, [address_of(doc, kind, row) for row, doc in enumerate(rows(task, kind))])
+
+
+def split_documents(task, part: str = "train", number: int | None = None) -> Documents:
+    """The first documents, or all, of a part of what the task is split into."""
+    return head_of(documents(task, getattr(make_splits(task), part)), number)
 
 
 def evaluate(lm, task, docs, *, metric, **options):
     return score_prepared(lm, prepare_requests(lm, task, docs, **options), metric=metric)
 
 
-def lm_eval_itself(
-    model: Path,
-    tasks: Path,
-    name: str,
-    num_fewshot: int = 0,
-    *,
-    chat: bool = False,
-    resamples: int = RESAMPLES,
-    **model_args,
-):
+def lm_eval_itself(model: Path, tasks: Path, name: str, num_fewshot=0, *, chat=False, resamples=RESAMPLES, **more):
     """What `lm_eval.simple_evaluate` finds, without its record of the machine, for which it starts pip and git."""
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     with (
@@ -217,7 +248,7 @@ def lm_eval_itself(
     ):
         return lm_eval.simple_evaluate(
             model="hf",
-            model_args={"pretrained": str(model), "dtype": "float32", **model_args},
+            model_args={"pretrained": str(model), "dtype": "float32", **more},
             tasks=[name],
             num_fewshot=num_fewshot,
             device="cpu",

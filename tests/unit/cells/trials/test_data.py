@@ -1,14 +1,15 @@
 """The texts of the bias study and its language models: sources, checks, draws."""
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
+import huggingface_hub.constants
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.model_selection import train_test_split
 from toy_texts import CLASSES, toy_model, toy_rows, toy_source
+from toy_world import write_lines
 
 from lm_validity.cells.models.prefetch import prefetch_language_model, prefetch_model
 from lm_validity.cells.trials.data import draw_hash, draw_trial, prefetch_task, read_task, without_duplicates
@@ -19,10 +20,27 @@ from lm_validity.run.rules.pretrain_on_test import TaskData
 KINDS = {"labels": CLASSES, "label": "kind"}
 
 
+@pytest.fixture
+def fetch(tmp_path):
+    """A function (rows, arguments of `prefetch_task`, keys of the sheet) -> the record of the task."""
+
+    def fetch(texts=None, *checks, path: object = None, unique: bool = True, **options):
+        source = toy_source(tmp_path, texts, **options)
+        source = source.model_copy(update={} if path is None else {"path": str(path)})
+        return prefetch_task(source, tmp_path / "toy.parquet", *checks, unique=unique)
+
+    return fetch
+
+
+@pytest.fixture
+def task(fetch):
+    return read_task(TaskData.of_record(fetch()))
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".parquet"])
-def test_the_same_texts_are_the_same_task_whatever_file_holds_them(tmp_path, suffix):
-    expected = prefetch_task(toy_source(tmp_path), tmp_path / "expected.parquet")
-    frame, path = pd.DataFrame(toy_rows()), tmp_path / f"again{suffix}"
+def test_the_same_texts_are_the_same_task_whatever_file_holds_them(fetch, tmp_path, suffix):
+    expected, frame, path = fetch(), pd.DataFrame(toy_rows()), tmp_path / f"again{suffix}"
+    task = read_task(TaskData.of_record(expected))
     if suffix == ".parquet":
         frame.to_parquet(path)
     elif suffix == ".jsonl":
@@ -30,26 +48,19 @@ def test_the_same_texts_are_the_same_task_whatever_file_holds_them(tmp_path, suf
     else:
         frame.to_csv(path, index=False, sep="," if suffix == ".csv" else "\t")
     for options in ({}, KINDS):
-        source = toy_source(tmp_path, **options).model_copy(update={"path": str(path)})
-        found = prefetch_task(source, tmp_path / "found.parquet")
-        assert found["sha256"] == expected["sha256"]
+        assert fetch(path=path, **options)["sha256"] == expected["sha256"]
     assert expected["rows"] == 150 and expected["classes"] == dict.fromkeys(CLASSES, 50)
-    task = read_task(TaskData.of_record(expected))
     assert list(task.texts) == frame["text"].tolist() and task.labels.tolist() == frame["label"].tolist()
 
 
-def test_a_text_na_in_a_csv_stays_text(tmp_path):
+def test_a_text_na_in_a_csv_stays_text(fetch, tmp_path):
     (tmp_path / "toy.csv").write_text('text,label\nNA,0\n"a, b",1\nnull,2\n')
-    record = prefetch_task(
-        toy_source(tmp_path).model_copy(update={"path": str(tmp_path / "toy.csv")}), tmp_path / "toy.parquet"
-    )
-    assert read_task(TaskData.of_record(record)).texts == ("NA", "a, b", "null")
+    assert read_task(TaskData.of_record(fetch(path=tmp_path / "toy.csv"))).texts == ("NA", "a, b", "null")
 
 
-def test_columns_are_joined_and_booleans_are_classes(tmp_path):
+def test_columns_are_joined_and_booleans_are_classes(fetch):
     rows = [{"title": f"t{number}", "body": "b", "label": number % 2 == 1} for number in range(4)]
-    source = toy_source(tmp_path, rows, text=("title", "body"), class_names=("no", "yes"))
-    task = read_task(TaskData.of_record(prefetch_task(source, tmp_path / "toy.parquet")))
+    task = read_task(TaskData.of_record(fetch(rows, text=("title", "body"), class_names=("no", "yes"))))
     assert task.texts[0] == "t0\nb" and task.labels.tolist() == [0, 1, 0, 1]
 
 
@@ -75,28 +86,26 @@ def changed(row: int, **values) -> list[dict]:
         (toy_rows(), {"shorter_than": 2}, "task 'toy': no rows", "filters"),
     ],
 )
-def test_what_is_wrong_with_a_task_is_named(tmp_path, rows, options, problem, hint):
+def test_what_is_wrong_with_a_task_is_named(fetch, tmp_path, rows, options, problem, hint):
     with pytest.raises(InputError) as caught:
-        prefetch_task(toy_source(tmp_path, rows, **options), tmp_path / "toy.parquet")
+        fetch(rows, **options)
     assert problem in caught.value.problem and hint in caught.value.hint
     assert not (tmp_path / "toy.parquet").exists()
 
 
-def test_empty_and_long_texts_leave_where_the_sheet_says_so(tmp_path):
+def test_empty_and_long_texts_leave_where_the_sheet_says_so(fetch):
     rows = changed(6, text="")
     kept = [number for number, row in enumerate(rows) if 0 < len(row["text"]) < 35]
-    source = toy_source(tmp_path, rows, drop_empty=True, shorter_than=35, rows=len(kept))
-    task = read_task(TaskData.of_record(prefetch_task(source, tmp_path / "toy.parquet")))
+    record = fetch(rows, drop_empty=True, shorter_than=35, rows=len(kept))
+    task = read_task(TaskData.of_record(record))
     assert task.rows.tolist() == kept and 0 < len(kept) < len(rows)
     assert task.where(0) == f"task 'toy', row {kept[0] + 1}"
 
 
-def test_a_line_that_is_not_json_is_named(tmp_path):
-    source = toy_source(tmp_path)
-    with open(source.path, "a") as handle:
-        handle.write("{broken\n")
+def test_a_line_that_is_not_json_is_named(fetch, tmp_path):
+    (tmp_path / "broken.jsonl").write_text("{}\n" * 150 + "{broken\n")
     with pytest.raises(InputError, match="line 151 is not a JSON object"):
-        prefetch_task(source, tmp_path / "toy.parquet")
+        fetch(path=tmp_path / "broken.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -107,28 +116,25 @@ def test_a_line_that_is_not_json_is_named(tmp_path):
         (2, 5, "m = 2 is less than one training text for each of 3 classes"),
     ],
 )
-def test_a_task_that_is_too_small_is_named_on_the_login_node_and_in_the_job(tmp_path, m, n, problem):
-    source = toy_source(tmp_path)
+def test_a_task_that_is_too_small_is_named_on_the_login_node_and_in_the_job(fetch, task, m, n, problem):
     with pytest.raises(InputError, match="task 'toy': ") as caught:
-        prefetch_task(source, tmp_path / "toy.parquet", [(12, 15), (m, n)])
+        fetch(None, [(12, 15), (m, n)])
     assert problem in caught.value.problem
-    task = read_task(TaskData.of_record(prefetch_task(source, tmp_path / "toy.parquet")))
     with pytest.raises(CellError, match="task 'toy': ") as caught:
         draw_trial(task, m, n, 1)
     assert problem in caught.value.problem
 
 
-def test_other_texts_than_the_recorded_ones_are_refused(tmp_path):
-    data = TaskData.of_record(prefetch_task(toy_source(tmp_path), tmp_path / "toy.parquet"))
-    prefetch_task(toy_source(tmp_path, changed(6, text="another")), tmp_path / "toy.parquet")
+def test_other_texts_than_the_recorded_ones_are_refused(fetch, tmp_path):
+    data = TaskData.of_record(fetch())
+    fetch(changed(6, text="another"))
     with pytest.raises(CellError, match="not those that were recorded"):
         read_task(data)
     with pytest.raises(CellError, match="cannot be read"):
         read_task(replace(data, path=str(tmp_path / "nowhere.parquet")))
 
 
-def test_draws_are_the_authors_and_train_does_not_depend_on_n(tmp_path):
-    task = read_task(TaskData.of_record(prefetch_task(toy_source(tmp_path), tmp_path / "toy.parquet")))
+def test_draws_are_the_authors_and_train_does_not_depend_on_n(task):
     frame = pd.DataFrame({"label": task.labels})
     for subsample in (1, 7):
         train = pd.concat(rows.sample(4, random_state=42 + subsample) for _, rows in frame.groupby("label"))
@@ -141,11 +147,10 @@ def test_draws_are_the_authors_and_train_does_not_depend_on_n(tmp_path):
         assert draw_trial(task, 13, 40, subsample).train.tolist() == draw.train.tolist()
 
 
-def test_equal_texts_are_counted_and_never_both_drawn(tmp_path):
+def test_equal_texts_are_counted_and_never_both_drawn(fetch):
     rows = toy_rows()
     rows += [{**row, "text": row["text"].upper().replace(" ", "  \n")} for row in rows[:60]]
-    source = toy_source(tmp_path, rows)
-    record = prefetch_task(source, tmp_path / "toy.parquet", [(12, 60)])
+    record = fetch(rows, [(12, 60)])
     assert (record["rows"], record["duplicate_rows"], record["unique_texts"]) == (210, 120, 150)
     task = read_task(TaskData.of_record(record))
     kept = without_duplicates(task)
@@ -157,22 +162,19 @@ def test_equal_texts_are_counted_and_never_both_drawn(tmp_path):
         seen.append(sum(" ".join(each.texts[row].lower().split()) in other for row in draw.test))
     assert seen[0] > 5 and seen[1] == 0
     with pytest.raises(InputError, match="150 rows, m = 12 and n = 70 need 152"):
-        prefetch_task(source, tmp_path / "toy.parquet", [(12, 70)])
-    prefetch_task(source, tmp_path / "toy.parquet", [(12, 70)], unique=False)
+        fetch(rows, [(12, 70)])
+    fetch(rows, [(12, 70)], unique=False)
 
 
-def test_a_test_hash_is_of_a_set_of_rows_of_these_data(tmp_path):
-    task = read_task(TaskData.of_record(prefetch_task(toy_source(tmp_path), tmp_path / "toy.parquet")))
+def test_a_test_hash_is_of_a_set_of_rows_of_these_data(task):
     rows = draw_trial(task, 12, 15, 1).test
     assert draw_hash(task, rows) == draw_hash(task, rows[::-1])
     assert draw_hash(task, rows) != draw_hash(task, draw_trial(task, 12, 15, 2).test)
     assert draw_hash(task, rows) != draw_hash(replace(task, sha256="other data"), rows)
 
 
-def test_parquet_files_of_a_hub_repository_are_read_from_the_cache(tmp_path, monkeypatch):
+def test_parquet_files_of_a_hub_repository_are_read_from_the_cache(fetch, tmp_path, monkeypatch):
     """The layout of huggingface_hub's cache, without network."""
-    import huggingface_hub.constants
-
     snapshot = tmp_path / "cache" / "datasets--someone--toy" / "snapshots" / "0123456789abcdef"
     (snapshot / "plain" / "train").mkdir(parents=True)
     rows = pd.DataFrame(toy_rows())
@@ -183,29 +185,24 @@ def test_parquet_files_of_a_hub_repository_are_read_from_the_cache(tmp_path, mon
     (refs / "parquet").write_text(snapshot.name)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    source = toy_source(tmp_path, revision="refs/convert/parquet", files=("plain/train/*.parquet",))
-    found = prefetch_task(source.model_copy(update={"path": "someone/toy"}), tmp_path / "toy.parquet")
+    source = {"path": "someone/toy", "revision": "refs/convert/parquet", "files": ("plain/train/*.parquet",)}
+    found = fetch(**source)
     assert found["revision"] == snapshot.name and found["rows"] == 150
-    assert found["sha256"] == prefetch_task(source, tmp_path / "again.parquet")["sha256"]
+    assert found["sha256"] == fetch()["sha256"]
     for change, problem in (
         ({"path": "someone/other"}, "cannot be fetched"),
-        ({"path": "someone/toy", "files": ("*.json",)}, "no file matches *.json"),
+        ({"files": ("*.json",)}, "no file matches *.json"),
     ):
         with pytest.raises(InputError) as caught:
-            prefetch_task(source.model_copy(update=change), tmp_path / "toy.parquet")
+            fetch(**source | change)
         assert problem in caught.value.problem
 
 
-def test_a_folder_that_the_datasets_library_reads_is_a_source(tmp_path, monkeypatch):
-    import huggingface_hub.constants
-
-    folder = tmp_path / "named"
-    folder.mkdir()
-    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in toy_rows()))
+def test_a_folder_that_the_datasets_library_reads_is_a_source(fetch, tmp_path, monkeypatch):
+    write_lines(tmp_path / "named" / "train.jsonl", toy_rows())
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    found = prefetch_task(toy_source(tmp_path).model_copy(update={"path": str(folder)}), tmp_path / "toy.parquet")
-    assert found["sha256"] == prefetch_task(toy_source(tmp_path), tmp_path / "again.parquet")["sha256"]
+    assert fetch(path=tmp_path / "named")["sha256"] == fetch()["sha256"]
 
 
 def prefetched(folder, architecture: str) -> dict:
@@ -220,7 +217,4 @@ def test_a_masked_model_is_fetched_for_the_bias_study_only(tmp_path):
         prefetched(folder, "causal")
     with pytest.raises(InputError, match="BertForPreTraining"):
         prefetch_model(Model(model="m", path=str(folder)))
-
-
-def test_a_causal_one_is_fetched(tmp_path):
     assert prefetched(toy_model("gpt2", tmp_path / "gpt2"), "causal")["checkpoints"]["final"]["digest"]

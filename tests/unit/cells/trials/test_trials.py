@@ -2,7 +2,6 @@
 
 import argparse
 import importlib.util
-import json
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -12,20 +11,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from toy_texts import toy_model, toy_plan, toy_rows, toy_task
+from toy_texts import on_texts, toy_model, toy_plan, toy_rows, toy_task
+from toy_world import edit
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
+from lm_validity.cells.trials import training
 from lm_validity.cells.trials.data import draw_hash, draw_trial, read_task
-from lm_validity.cells.trials.training import (
-    IGNORED,
-    LANGUAGE_MODELS,
-    Batch,
-    HeadTrials,
-    ResidentModel,
-    next_tokens,
-    padded,
-    share_rows,
-)
+from lm_validity.cells.trials.training import IGNORED, HeadTrials, ResidentModel, next_tokens, padded, share_rows
 from lm_validity.cells.trials.worker import ResidentWorker, read_tables, trial_device, write_tables
 from lm_validity.config.sections import BiasSettings
 from lm_validity.errors import CellError, InputError
@@ -40,10 +32,9 @@ def table_bytes(plan: TrialPlan, folder, output) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in output.iterdir()}
 
 
-def labelled_texts_and_two_others_fit(batch: Batch, inputs=Batch.inputs):
-    if batch.labels.ndim == 2 and len(batch.input_ids) > 2:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-    return inputs(batch)
+def twice(plan: TrialPlan, experiment: str) -> TrialPlan:
+    """Another experiment, of two epochs."""
+    return replace(plan, experiment=experiment, pretraining=plan.pretraining.model_copy(update={"epochs": 2}))
 
 
 def losses(trials) -> dict[str, list[float]]:
@@ -79,9 +70,7 @@ def test_a_trial_depends_on_its_key_alone(plan_of, tmp_path, kind):
     ResidentWorker().run(plan, tmp_path / "whole")
     expected = table_bytes(plan, tmp_path / "whole", tmp_path / "expected")
     worker, folder = ResidentWorker(), tmp_path / "parts"
-    worker.run(
-        replace(plan, experiment="another", pretraining=plan.pretraining.model_copy(update={"epochs": 2})), folder
-    )
+    worker.run(twice(plan, "another"), folder)
     torch.manual_seed(99)
     for subsample in (3, 1):
         worker.run(replace(plan, subsamples=(subsample,)), folder)
@@ -109,9 +98,7 @@ def test_the_base_arm_is_trained_once_for_all_n_and_experiments(plan_of, tmp_pat
     """With sharing or without, in whatever order: the same bytes."""
     sizes = ((15, 2), (20, 2), (30, 1))
     plans = [plan_of("gpt2", n=n, subsamples=tuple(range(1, count + 1)), share_base=sizes) for n, count in sizes]
-    again = replace(
-        plans[1], experiment="overtraining", pretraining=plans[1].pretraining.model_copy(update={"epochs": 2})
-    )
+    again = twice(plans[1], "overtraining")
     alone, together = tmp_path / "alone", tmp_path / "together"
     worker = ResidentWorker()
     for number, plan in enumerate([*plans, again]):
@@ -122,19 +109,16 @@ def test_the_base_arm_is_trained_once_for_all_n_and_experiments(plan_of, tmp_pat
     trials = 2 + 2 + 1 + 2
     assert worker.counters["shared_base_arms"] == trials - 2
     assert worker.counters["trainings"] == 5 * trials - worker.counters["shared_base_arms"]
-    damaged = next((tmp_path / "shared").glob("*/n20-00001.npy"))
-    damaged.write_bytes(b"\x93NUMPY half a file")
+    next((tmp_path / "shared").glob("*/n20-00001.npy")).write_bytes(b"\x93NUMPY half a file")
     worker.run(plans[1], together / "later", shared=tmp_path / "shared")
-    assert table_bytes(plans[1], together / "later", tmp_path / "found") == table_bytes(
-        plans[1], alone / "1", tmp_path / "again"
-    )
+    expected = table_bytes(plans[1], alone / "1", tmp_path / "again")
+    assert table_bytes(plans[1], together / "later", tmp_path / "found") == expected
 
 
 def test_trials_draw_from_the_first_row_of_each_text(plan_of, tmp_path):
     """Every text thrice: without duplicates the trials are those of the texts once."""
     plan, rows = plan_of("gpt2", subsamples=(1,)), toy_rows()
-    record = toy_task(tmp_path, [*rows, *rows, *rows])
-    thrice = replace(plan, data=replace(plan.data, path=record["path"], sha256=record["sha256"]))
+    thrice = on_texts(plan, tmp_path, rows * 3)
     found, worker = {}, ResidentWorker()
     for name, each in (("once", plan), ("thrice", thrice), ("all rows", replace(thrice, drop_duplicate_texts=False))):
         worker.run(each, tmp_path / name)
@@ -167,10 +151,9 @@ def test_pooler_options(plan_of, record, tmp_path):
     folder = toy_model("bert", tmp_path / "bert", pooler=True)
     own = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3).bert.pooler.dense.weight
     name = "bert.pooler.dense.weight"
-    for pooler, arm, kept in (("keep", "base", True), ("keep", "test", True), ("paper", "base", True)):
-        plan = toy_plan("bert", folder, record, classification={"pooler": pooler})
-        one, other = heads(plan, arm)
-        assert torch.equal(one[name], own) is kept and torch.equal(other[name], own) is kept
+    for pooler, arm in (("keep", "base"), ("keep", "test"), ("paper", "base")):
+        one, other = heads(toy_plan("bert", folder, record, classification={"pooler": pooler}), arm)
+        assert torch.equal(one[name], own) and torch.equal(other[name], own)
         assert not torch.equal(one["classifier.weight"], other["classifier.weight"])
         assert not one["classifier.bias"].any()
     one, other = heads(toy_plan("bert", folder, record, classification={"pooler": "paper"}), "test")
@@ -248,13 +231,8 @@ def test_rows_are_filled_longest_first_and_labels_move_with_their_tokens():
     assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 0, 1], [0, 0, 0, 0, 0]]
     assert batch.labels[1].tolist() == [6, 7, IGNORED, 15, IGNORED]
     assert batch.places.tolist() == [[1, 0, 2], [0, 0, 4], [2, 0, 0], [1, 3, 4]]
-    assert (batch.attention_mask[1, 0] == 0).int().tolist() == [
-        [1, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0],
-        [1, 1, 1, 0, 0],
-        [0, 0, 0, 1, 0],
-        [0, 0, 0, 1, 1],
-    ]
+    seen = ["10000", "11000", "11100", "00010", "00011"]
+    assert ["".join(map(str, row)) for row in (batch.attention_mask[1, 0] == 0).int().tolist()] == seen
     assert batch.rows(1, 2).labels.tolist() == batch.labels[1:2].tolist()
 
 
@@ -292,34 +270,33 @@ def test_a_head_that_would_be_drawn_at_random_is_refused(record, tmp_path):
         ResidentModel(toy_plan("bert", folder, record))
 
 
-def changed(folder, **settings):
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-    return folder
+@pytest.fixture(params=["gpt2", "bert"])
+def copied(request, plan_of, models, tmp_path):
+    """(a plan of a tiny model, its folder, which no other test reads)."""
+    folder = shutil.copytree(models[request.param], tmp_path / request.param)
+    return replace(plan_of(request.param), model_path=str(folder)), folder
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "bert"])
-def test_a_head_that_the_checkpoint_holds_stays(plan_of, models, tmp_path, kind):
+def test_a_head_that_the_checkpoint_holds_stays(copied):
     """Also beside a classifier on the same backbone, for which weights are tied anew."""
-    folder = shutil.copytree(models[kind], tmp_path / kind)
-    loader = LANGUAGE_MODELS["masked" if kind == "bert" else "causal"]
-    saved = loader.from_pretrained(folder)
+    plan, folder = copied
+    saved = training.LANGUAGE_MODELS[plan.architecture].from_pretrained(folder)
     saved.config.tie_word_embeddings = False
     head = saved.get_output_embeddings()
     head.weight = torch.nn.Parameter(torch.randn_like(head.weight))
     saved.save_pretrained(folder)
-    plan = replace(plan_of(kind), model_path=str(changed(folder, tie_word_embeddings=True)))
+    edit(folder / "config.json", tie_word_embeddings=True)
     resident = ResidentModel(plan)
     assert torch.equal(resident.lm.get_output_embeddings().weight, head.weight)
     assert resident.lm.get_input_embeddings() is resident.classifier.get_input_embeddings()
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "bert"])
-def test_a_configuration_that_wants_tuples_is_loaded_as_any_other(plan_of, models, tmp_path, kind):
+def test_a_configuration_that_wants_tuples_is_loaded_as_any_other(copied):
     """`return_dict` false: logits and loss of the language model and of the classifier have their names."""
-    folder = changed(shutil.copytree(models[kind], tmp_path / kind), return_dict=False)
-    resident, plain = (ResidentModel(replace(plan_of(kind), model_path=str(path))) for path in (folder, models[kind]))
-    rows = torch.arange(5, 25)[None]
+    plan, folder = copied
+    plain = ResidentModel(plan)
+    edit(folder / "config.json", return_dict=False)
+    resident, rows = ResidentModel(plan), torch.arange(5, 25)[None]
     with torch.no_grad():
         found = [model.lm(input_ids=rows, labels=rows) for model in (resident, plain)]
         assert torch.equal(found[0].logits, found[1].logits) and torch.equal(found[0].loss, found[1].loss)

@@ -2,11 +2,13 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from toy_texts import CLASSES, toy_model, toy_plan, toy_rows, toy_task
+from toy_texts import CLASSES, on_texts, toy_model, toy_plan, toy_rows
+from toy_world import never_fits
 from transformers import AutoModelForCausalLM
 
 from lm_validity.cells.trials.data import draw_trial, read_task
@@ -29,6 +31,12 @@ def three_rows_fit(batch: Batch, inputs=Batch.inputs):
     if len(batch.input_ids) > 3:
         raise torch.OutOfMemoryError("CUDA out of memory")
     return inputs(batch)
+
+
+@pytest.fixture
+def prompted(plan_of):
+    """A plan of a GPT-2 that answers a prompt; `pretraining` with more options."""
+    return partial(plan_of, "gpt2", classification=PROMPTED)
 
 
 def zero_shot(plan, **changes) -> ZeroShotTrials:
@@ -77,8 +85,8 @@ def test_the_prompt_is_the_papers():
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_trials_are_the_same_bytes_again_and_leave_the_model_as_it_was(plan_of, models, tmp_path, settings):
-    plan = plan_of("gpt2", classification=PROMPTED, pretraining={**SETTINGS[settings], "epochs": 2})
+def test_trials_are_the_same_bytes_again_and_leave_the_model_as_it_was(prompted, models, tmp_path, settings):
+    plan = prompted(pretraining=SETTINGS[settings] | {"epochs": 2})
     worker = ResidentWorker()
     worker.run(plan, tmp_path / "one")
     worker.run(replace(plan, subsamples=(2,)), tmp_path / "two")
@@ -92,28 +100,25 @@ def test_trials_are_the_same_bytes_again_and_leave_the_model_as_it_was(plan_of, 
     assert worker._model.quantized is False
 
 
-def four_bit(plan_of, **options):
-    settings = {"adapter": Adapter(rank=4, alpha=8, quantization="nf4")}
-    return plan_of("gpt2", subsamples=(1,), classification=PROMPTED, pretraining=settings, **options)
+NF4 = {"adapter": Adapter(rank=4, alpha=8, quantization="nf4")}
 
 
-def test_nf4_without_bitsandbytes_is_an_error_and_never_other_weights(plan_of, tmp_path, monkeypatch):
+def test_nf4_without_bitsandbytes_is_an_error_and_never_other_weights(prompted, tmp_path, monkeypatch):
     monkeypatch.setattr("lm_validity.cells.trials.training.find_spec", lambda name: None)
-    plan = four_bit(plan_of)
+    plan, plain = prompted(pretraining=NF4), prompted(pretraining=SETTINGS["adapter"])
     with pytest.raises(CellError, match="quantization is nf4, and bitsandbytes is missing") as raised:
         ResidentWorker().run(plan, tmp_path)
     assert "lm-validity[cells,nf4]" in raised.value.hint and not list(tmp_path.iterdir())
     assert plan.recipe()["four_bit_weights"] and plan.recipe() == replace(plan, device="cuda:0").recipe()
-    plain = plan_of("gpt2", subsamples=(1,), classification=PROMPTED, pretraining={"adapter": Adapter(rank=4, alpha=8)})
     assert "four_bit_weights" not in plain.recipe() and plain.base_recipe() != plan.base_recipe()
 
 
 @pytest.mark.parametrize("packs", [False, True])
-def test_nf4_is_four_bits_on_a_cpu_too(plan_of, tmp_path, monkeypatch, packs):
+def test_nf4_is_four_bits_on_a_cpu_too(prompted, tmp_path, monkeypatch, packs):
     """Also on one that packs such weights anew, where bitsandbytes may: then no second trial starts from the first."""
     pytest.importorskip("bitsandbytes")
     monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: packs)
-    worker, plan = ResidentWorker(), replace(four_bit(plan_of, dtype="bfloat16"), subsamples=(1, 2))
+    worker, plan = ResidentWorker(), prompted(pretraining=NF4, dtype="bfloat16")
     worker.run(plan, tmp_path)
     kinds = {type(module).__name__ for module in worker._model.lm.modules()}
     assert "Linear4bit" in kinds and worker._model.quantized
@@ -122,14 +127,14 @@ def test_nf4_is_four_bits_on_a_cpu_too(plan_of, tmp_path, monkeypatch, packs):
     assert (tmp_path / "trial-00002.parquet").read_bytes() == (tmp_path / "alone/trial-00002.parquet").read_bytes()
 
 
-FAR_APART = {"share_base": ((15, 1), (60, 1)), "subsamples": (1,), "classification": PROMPTED}
+FAR_APART = {"share_base": ((15, 1), (60, 1)), "subsamples": (1,)}
 
 
-def test_a_base_arm_is_shared_with_an_n_more_than_twice_as_large(plan_of, tmp_path):
+def test_a_base_arm_is_shared_with_an_n_more_than_twice_as_large(prompted, tmp_path):
     """Most of its test texts are in no set of the smaller n."""
     alone, together, worker = tmp_path / "alone", tmp_path / "together", ResidentWorker()
     for n in (15, 60):
-        plan = plan_of("gpt2", n=n, **FAR_APART)
+        plan = prompted(n=n, **FAR_APART)
         ResidentWorker().run(plan, alone / str(n))
         worker.run(plan, together / str(n), tmp_path / "shared")
         found, expected = (folder / str(n) / "trial-00001.parquet" for folder in (together, alone))
@@ -137,29 +142,27 @@ def test_a_base_arm_is_shared_with_an_n_more_than_twice_as_large(plan_of, tmp_pa
     assert worker.counters["shared_base_arms"] == 1
 
 
-def test_a_text_of_another_n_that_does_not_fit_fails_that_n_alone(plan_of, tmp_path):
+def test_a_text_of_another_n_that_does_not_fit_fails_that_n_alone(prompted, tmp_path):
     options = FAR_APART | {"drop_duplicate_texts": False}
-    plan, rows = plan_of("gpt2", n=15, **options), toy_rows()
+    plan, rows = prompted(n=15, **options), toy_rows()
     task = read_task(plan.data)
     small, large = (draw_trial(task, plan.m, n, 1) for n in (15, 60))
     odd = next(row for row in large.test if row not in np.concatenate([small.train, small.extra, small.test]))
     rows[odd]["text"] = " ".join(["cat"] * 90)
-    record = toy_task(tmp_path, rows)
-    data = replace(plan.data, path=record["path"], sha256=record["sha256"])
-    worker, shared = ResidentWorker(), tmp_path / "shared"
-    worker.run(replace(plan, data=data), tmp_path / "15", shared)
-    assert len(read_tables(replace(plan, data=data), tmp_path / "15").trials) == 3
+    plan, worker, shared = on_texts(plan, tmp_path, rows), ResidentWorker(), tmp_path / "shared"
+    worker.run(plan, tmp_path / "15", shared)
+    assert len(read_tables(plan, tmp_path / "15").trials) == 3
     with pytest.raises(CellError, match=f"row {odd + 1}: its prompt and answer"):
-        worker.run(replace(plan_of("gpt2", n=60, **options), data=data), tmp_path / "60", shared)
+        worker.run(replace(prompted(n=60, **options), data=plan.data), tmp_path / "60", shared)
 
 
-def test_checkpointing_and_memory_that_runs_out_change_rounding_only(plan_of, tmp_path, monkeypatch):
+def test_checkpointing_and_memory_that_runs_out_change_rounding_only(prompted, monkeypatch):
     """Dropout of an adapter belongs to the batch; the base model's own is off here."""
     found = []
     for name in ("adapter", "checkpointed"):
         if name == "checkpointed":
             monkeypatch.setattr(Batch, "inputs", three_rows_fit)
-        plan = plan_of("gpt2", subsamples=(1,), classification=PROMPTED, pretraining=SETTINGS[name])
+        plan = prompted(subsamples=(1,), pretraining=SETTINGS[name])
         model = ResidentModel(plan)
         for module in model.lm.modules():
             if isinstance(module, torch.nn.Dropout):
@@ -177,22 +180,21 @@ def test_checkpointing_and_memory_that_runs_out_change_rounding_only(plan_of, tm
     assert np.abs(found[0][1] - found[1][1]).max() < 1e-4
 
 
-def test_packing_joins_consecutive_texts(plan_of):
-    trials = zero_shot(plan_of("gpt2", classification=PROMPTED, pretraining={**SETTINGS["packed"]}))
+def test_packing_joins_consecutive_texts(prompted):
+    trials = zero_shot(prompted(pretraining=SETTINGS["packed"]))
     texts = trials._pretraining_texts(np.arange(10), 0)
     assert [text.count("### Text:") for text in texts] == [4, 4, 2]
     assert all(text.startswith(trials.format.instruction) and "Answer:" not in text for text in texts)
 
 
-def test_a_packed_sequence_that_the_model_would_cut_is_named_and_other_cuts_are_counted(plan_of):
-    pretraining = {**SETTINGS["packed"], "packing": 12, "epochs": 1}
-    trials = zero_shot(plan_of("gpt2", classification=PROMPTED, pretraining=pretraining))  # 256 wanted, 96 read
-    with pytest.raises(
-        CellError, match=r"task 'toy': a packed sequence has 1\d\d tokens, the model reads 96"
-    ) as caught:
+def test_a_packed_sequence_that_the_model_would_cut_is_named_and_other_cuts_are_counted(prompted):
+    pretraining = SETTINGS["packed"] | {"packing": 12, "epochs": 1}
+    trials = zero_shot(prompted(pretraining=pretraining))  # 256 wanted, 96 read
+    problem = r"task 'toy': a packed sequence has 1\d\d tokens, the model reads 96"
+    with pytest.raises(CellError, match=problem) as caught:
         trials.pretrain(np.arange(13), 7, 0)
     assert "leave `packing` out" in caught.value.hint
-    cut = zero_shot(plan_of("gpt2", classification=PROMPTED, pretraining={**pretraining, "max_length": 96}))
+    cut = zero_shot(prompted(pretraining=pretraining | {"max_length": 96}))
     cut.pretrain(np.arange(13), 7, 0)
     assert cut.counters["packed_sequences_cut"] == 1  # the second sequence holds one text
 
@@ -211,30 +213,22 @@ def test_a_planted_leak_is_found_and_nothing_without_one(record, tmp_path):
     assert gains[1.0] > 0.4 and abs(gains[0.0]) < 0.3
 
 
-def test_a_prompt_that_does_not_fit_is_named(models, tmp_path, plan_of):
+def test_a_prompt_that_does_not_fit_is_named(prompted, tmp_path):
     rows = toy_rows()
     rows[6]["text"] = " ".join(["cat"] * 90)
-    data = plan_of("gpt2").data
-    record = toy_task(tmp_path, rows)
-    plan = plan_of("gpt2", classification=PROMPTED)
-    plan = replace(plan, data=replace(data, path=record["path"], sha256=record["sha256"]))
-    with pytest.raises(
-        CellError, match=r"task 'toy', row 7: its prompt and answer have 12[0-9] tokens, the model reads 96"
-    ):
-        zero_shot(plan)
+    problem = r"task 'toy', row 7: its prompt and answer have 12[0-9] tokens, the model reads 96"
+    with pytest.raises(CellError, match=problem):
+        zero_shot(on_texts(prompted(), tmp_path, rows))
 
 
-def test_a_prompt_that_does_not_fit_fails_the_cell_and_names_the_key_that_spares_memory(plan_of, tmp_path, monkeypatch):
-    def never_fits(*arguments):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
+def test_memory_that_runs_out_fails_the_cell_and_names_the_key_that_spares_it(prompted, tmp_path, monkeypatch):
     monkeypatch.setattr(ZeroShotTrials, "pretrain", never_fits)
     with pytest.raises(CellError, match="out of memory with one batch of a trial") as caught:
-        ResidentWorker().run(plan_of("gpt2", classification=PROMPTED), tmp_path)
+        ResidentWorker().run(prompted(), tmp_path)
     assert "bias.zero_shot.gradient_checkpointing" in caught.value.hint
 
 
-def test_classes_of_the_same_tokens_are_refused(plan_of):
+def test_classes_of_the_same_tokens_are_refused(prompted):
     """The toy tokenizer writes all words that it lacks as one token."""
     with pytest.raises(CellError, match="writes the classes 'quay' and 'zinc' as the same tokens"):
-        zero_shot(plan_of("gpt2", classification=PROMPTED), class_names=("animal", "quay", "zinc"))
+        zero_shot(prompted(), class_names=("animal", "quay", "zinc"))

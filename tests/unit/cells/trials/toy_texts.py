@@ -1,12 +1,13 @@
 """A tiny BERT, a tiny GPT-2 and a small text-classification task, in the formats that real ones have."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from toy_world import write_lines
 
 from lm_validity.cells.trials.data import prefetch_task
 from lm_validity.config.sheets import Task
@@ -19,9 +20,7 @@ NOUNS = {
     "plant": ["oak", "fig", "ivy", "pea", "yam", "kiwi"],
 }
 FILLERS = ["the", "a", "old", "new", "big", "red", "is", "was", "near", "on", "here", "there", "seen", "found"]
-PROMPT_WORDS = (
-    "Your task is to classify a given text as one of these categories: The what thing it Answer with ### Text"
-)
+PROMPT = "Your task is to classify a given text as one of these categories: The what thing it Answer with ### Text"
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "</s>")
 
 
@@ -40,16 +39,15 @@ def toy_rows(count: int = 150, seed: int = 0) -> list[dict]:
 
 def toy_source(folder: Path, texts: list[dict] | None = None, **options) -> Task:
     """The sheet's row of the toy task, whose JSON lines are written into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "toy.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in (toy_rows() if texts is None else texts)))
+    write_lines(path, toy_rows() if texts is None else texts)
     values = {"text": ("text",), "label": "label", "class_names": CLASSES}
     values |= {"description": "The Text is what thing. Answer with what thing it is."}
     return Task(task="toy", path=str(path), **values | options)
 
 
 def toy_tokenizer(kind: str) -> transformers.PreTrainedTokenizerFast:
-    words = sorted({*FILLERS, *CLASSES, *" ".join(map(" ".join, NOUNS.values())).split(), *PROMPT_WORDS.split()})
+    words = sorted({*FILLERS, *CLASSES, *" ".join(map(" ".join, NOUNS.values())).split(), *PROMPT.split()})
     pieces = sorted({"#", ":", "categories", "###", ".", *words})
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate([*SPECIAL, *pieces])}, "[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -59,45 +57,25 @@ def toy_tokenizer(kind: str) -> transformers.PreTrainedTokenizerFast:
         named = {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]", "pad_token": "[PAD]"}
     else:  # no padding token, as GPT-2
         named = {"eos_token": "</s>"}
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="[UNK]", model_max_length=96, **named
-    )
+    named |= {"unk_token": "[UNK]", "model_max_length": 96}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
 
 
 def toy_model(kind: str, folder: Path, *, dropout: float = 0.1, pooler: bool = False, width: int = 16) -> Path:
     """A random BERT (with its masked-LM head, and a pooler as hub models have) or GPT-2."""
     tokenizer = toy_tokenizer(kind)
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": width, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"max_position_embeddings": 96, "initializer_range": 0.2}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         if kind == "bert":
-            config = transformers.BertConfig(
-                vocab_size=len(tokenizer),
-                hidden_size=width,
-                num_hidden_layers=2,
-                num_attention_heads=2,
-                intermediate_size=2 * width,
-                max_position_embeddings=96,
-                hidden_dropout_prob=dropout,
-                attention_probs_dropout_prob=dropout,
-                initializer_range=0.2,
-                pad_token_id=0,
-            )
+            rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+            config = transformers.BertConfig(**sizes, **rates, intermediate_size=2 * width, pad_token_id=0)
             model = (transformers.BertForPreTraining if pooler else transformers.BertForMaskedLM)(config)
         else:
-            end = tokenizer.eos_token_id
-            rates = {"embd_pdrop": dropout, "attn_pdrop": dropout, "resid_pdrop": dropout}
-            config = transformers.GPT2Config(
-                vocab_size=len(tokenizer),
-                n_embd=width,
-                n_layer=2,
-                n_head=2,
-                n_positions=96,
-                initializer_range=0.2,
-                bos_token_id=end,
-                eos_token_id=end,
-                **rates,
-            )
-            model = transformers.GPT2LMHeadModel(config)
+            rates = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), dropout)
+            ends = dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.eos_token_id)
+            model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **rates, **ends))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -108,18 +86,17 @@ def toy_plan(kind: str, model: Path, record: dict, **options) -> TrialPlan:
     values = {"m": 12, "n": 15, "subsamples": (1, 2), "model_digest": "toy"}
     pretraining = {"epochs": 1, "learning_rate": 5e-3, "batch_size": 8} | options.pop("pretraining", {})
     classification = {"epochs": 2, "learning_rate": 5e-3, "batch_size": 6} | options.pop("classification", {})
-    return TrialPlan(
-        "main",
-        f"tiny-{kind}",
-        str(model),
-        "masked" if kind == "bert" else "causal",
-        TaskData.of_record(record),
-        pretraining=Pretraining(**pretraining),
-        classification=Classification(**classification),
-        **values | options,
-    )
+    kinds = (f"tiny-{kind}", str(model), "masked" if kind == "bert" else "causal")
+    stages = {"pretraining": Pretraining(**pretraining), "classification": Classification(**classification)}
+    return TrialPlan("main", *kinds, TaskData.of_record(record), **stages, **values | options)
 
 
 def toy_task(folder: Path, rows: list[dict] | None = None) -> dict:
     """The record of the prefetched toy task."""
     return prefetch_task(toy_source(folder, rows), folder / "toy.parquet")
+
+
+def on_texts(plan: TrialPlan, folder: Path, rows: list[dict]) -> TrialPlan:
+    """The plan on other texts."""
+    record = toy_task(folder, rows)
+    return replace(plan, data=replace(plan.data, path=record["path"], sha256=record["sha256"]))

@@ -98,7 +98,7 @@ def test_splits_of_a_group(folder, model_folders):
     assert len(examples) == 29
 
 
-def test_a_group_is_recorded_with_its_files(folder, tmp_path):
+def test_a_group_is_recorded_with_its_files(folder):
     record = find_task("pets", folder)
     assert record.version == "3" and record.output_type == "multiple_choice"
     assert [file for _, file in record.group_files] == ["pets.yaml", "pets_inner.yaml"]

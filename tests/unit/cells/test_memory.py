@@ -233,7 +233,7 @@ def test_a_size_class_without_gpu_computes_on_the_cpu(start, monkeypatch):
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-def test_recomputed_activations_do_not_switch_a_models_own_dropout_on(hooked, model_folders, toy_task, tmp_path):
+def test_recomputed_activations_do_not_switch_a_models_own_dropout_on(hooked, toy_task, tmp_path):
     """OPT's layers drop out residuals by their own flag and the process's random numbers."""
     folder = save_model(random_model("opt", dropout=0.5), tmp_path / "opt")
     lm, task = load_toy(folder), toy_task("toy_choice")

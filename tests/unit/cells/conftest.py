@@ -111,7 +111,7 @@ def write_file(tmp_path, monkeypatch):
         names = {f"{'training' if split == 'train' else split}_split": split for split in parts}
         config = {"task": "asked", "dataset_path": "json", "dataset_kwargs": {"data_files": files}, **names}
         config = {key: value for key, value in (config | CHOICE | keys).items() if value is not None}
-        text = re.sub("'(!function [a-zA-Z.]+)'", r"\1", yaml.safe_dump(config))
+        text = re.sub("'(!function [\w.]+)'", r"\1", yaml.safe_dump(config))
         (tmp_path / f"{config['task']}.yaml").write_text(text, encoding="utf-8")
         (tmp_path / "own.py").write_text(code, encoding="utf-8")
         return tmp_path

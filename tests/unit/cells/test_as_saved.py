@@ -126,7 +126,7 @@ def test_an_adapter_is_added_beside_a_head_of_its_own(tmp_path):
     adapted = get_peft_model(saved, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
     adapted.save_pretrained(tmp_path / "adapter")
     lm = load_toy(tmp_path / "base", adapter=tmp_path / "adapter")
-    torch.testing.assert_close(logits(lm.base), logits(adapted), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits(lm.base), logits(adapted), atol=1e-4, rtol=1e-4)
 
 
 # ---- the tokenizer is its file ---------------------------------------------------------------------------------------

@@ -327,7 +327,7 @@ def test_a_file_that_changed_after_the_model_was_recorded_is_noticed(base, tmp_p
     assert "`adapter`" in refused.value.hint and "sheet of checkpoints" in refused.value.hint
     adapter = write_adapter(base, tmp_path / "adapter")
     with pytest.raises(InputError, match="is a PEFT adapter, not a model"):
-        fetch(adapter, "")
+        prefetch_model(Model(model="m", path=str(adapter)))
     record, whole = {"sources": states_of(adapter.iterdir())}, adapter / "adapter_model.safetensors"
 
     def look(problem: str = "") -> None:

@@ -122,7 +122,8 @@ def toy_tokenizer(*, adds_bos: bool = False, chat: bool = False) -> transformers
     texts = [row["text"] + " Question: what is the color of Answer: yes no" for row in toy_rows("train")]
     trained = train_bytes(tokenizer, texts, 420)
     if adds_bos:
-        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+        begins = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+        trained.backend_tokenizer.post_processor = begins
     trained.chat_template = CHAT_TEMPLATE if chat else None
     return trained
 
@@ -147,9 +148,9 @@ def word_tokenizer(words) -> transformers.PreTrainedTokenizerFast:
 SIZES = {"vocab_size": 420, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
 SIZES |= {"num_attention_heads": 2, "max_position_embeddings": 96, "initializer_range": 0.3}
 SIZES |= {"bos_token_id": 0, "eos_token_id": 1}
+GEMMA = {"num_key_value_heads": 1, "head_dim": 16}
 OF_KIND = {
-    "gemma": {"num_key_value_heads": 1, "head_dim": 16},
-    "gemma2": {"num_key_value_heads": 1, "head_dim": 16},
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), GEMMA),
     "opt": {"ffn_dim": 64, "word_embed_proj_dim": 32, "init_std": 0.3},
 }
 

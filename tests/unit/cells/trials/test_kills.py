@@ -1,9 +1,12 @@
 """A worker that is killed (SIGKILL, any moment) and started again ends with the tables of an undisturbed one."""
 
+import os
+import random
+import signal
+import time
 from pathlib import Path
 
 import pytest
-from kill_worker import kill_and_resume
 
 from lm_validity.cells.trials.worker import ResidentWorker, write_tables
 from lm_validity.config.sections import Adapter
@@ -41,3 +44,41 @@ def kill_and_compare(plans: dict, folder: Path, kills: int, early_fork) -> None:
 @pytest.mark.parametrize(("kills", "subsamples"), [(1, 4), pytest.param(20, 70, marks=pytest.mark.slow)])
 def test_kills_lose_no_trial(plan_of, tmp_path, early_fork, kills, subsamples):
     kill_and_compare(plans_of(plan_of, subsamples), tmp_path, kills, early_fork)
+
+
+LIMIT_S = 240.0
+
+
+def finished(folder: Path) -> int:
+    return len(list(folder.glob("trial-*.parquet")))
+
+
+def start(plan, folder: Path) -> int:
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            ResidentWorker().run(plan, folder, shared=folder.parent / "shared")
+            status = 0
+        finally:
+            os._exit(status)
+    return child
+
+
+def kill_and_resume(plan, folder: Path, kills: int, seed: int) -> list[int]:
+    """Finished trials at each kill."""
+    chance = random.Random(seed)
+    deadline = time.monotonic() + LIMIT_S
+    counts = []
+    for _ in range(kills):
+        before, child = finished(folder), start(plan, folder)
+        while finished(folder) == before and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(chance.uniform(0, 0.15))
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status), f"the worker ended by itself ({status}): more subsamples are needed"
+        counts.append(finished(folder))
+    _, status = os.waitpid(start(plan, folder), 0)
+    assert status == 0, status
+    return counts

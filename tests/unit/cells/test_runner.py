@@ -1,4 +1,4 @@
-"""Jobs: what is chosen on validation, served, imported; how often a run reads a split, loads a model, counts a token."""
+"""Jobs: what is chosen on validation, served, imported; how often a run reads a split, loads a model, counts tokens."""
 
 import json
 import re

@@ -11,6 +11,7 @@ import yaml
 pytest.importorskip("lm_eval")
 sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves helpers unimportable
 
+import toy_texts
 from early_fork import EarlyFork
 from toy_run import SETTINGS, make_world, run, start_run
 from toy_world import load_toy, toy_model, write_lines, write_toy_tasks
@@ -123,3 +124,22 @@ def write_file(tmp_path, monkeypatch):
 def write_task(write_file):
     """A function (rows by split, number of solved examples, more as of `write_file`) -> the loaded task."""
     return lambda parts, shots=0, **keys: load_task(find_task("asked", write_file(parts, **keys)), shots)
+
+
+@pytest.fixture(scope="session")
+def record(tmp_path_factory) -> dict:
+    """The small text-classification task of trials."""
+    return toy_texts.toy_task(tmp_path_factory.mktemp("toy_task"))
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory) -> dict[str, Path]:
+    """The tiny models of trials."""
+    folder = tmp_path_factory.mktemp("tiny_models")
+    return {kind: toy_texts.toy_model(kind, folder / kind) for kind in ("bert", "gpt2")}
+
+
+@pytest.fixture
+def plan_of(models, record):
+    """A plan of a tiny model, with whatever options."""
+    return lambda kind, **options: toy_texts.toy_plan(kind, models[kind], record, **options)

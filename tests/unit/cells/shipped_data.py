@@ -6,16 +6,11 @@ from lm_validity.cells.tasks.finding import find_task
 from lm_validity.cells.tasks.tasks import load_task
 
 
-def arc(number: int) -> dict:
-    choices = {"text": [f"{color} {number}" for color in ("red", "green", "blue")], "label": ["A", "B", "C"]}
-    question = {"id": f"Q_{number}", "question": f"Which one is {number}?"}
-    return question | {"choices": choices, "answerKey": "ABC"[number % 3]}
-
-
-def commonsense(number: int) -> dict:
-    choices = {"text": [f"{color} {number}" for color in "vwxyz"], "label": list("ABCDE")}
-    question = {"id": f"c{number}", "question": f" Where is {number}? "}
-    return question | {"choices": choices, "answerKey": "ABCDE"[number % 5]}
+def choices(number: int, texts, question: str, identifier: str) -> dict:
+    letters = [*"ABCDE"[: len(texts)]]
+    listed = {"text": [f"{text} {number}" for text in texts], "label": letters}
+    answer = letters[number % len(letters)]
+    return {"id": f"{identifier}{number}", "question": question, "choices": listed, "answerKey": answer}
 
 
 def winogrande(number: int) -> dict:
@@ -30,14 +25,14 @@ def hellaswag(number: int) -> dict:
 
 
 ROWS = {
-    "arc_easy": arc,
+    "arc_easy": lambda n: choices(n, ("red", "green", "blue"), f"Which one is {n}?", "Q_"),
     "boolq": lambda n: {"passage": f"Passage {n}.", "question": f"is it {n}", "label": n % 2},
     "winogrande": winogrande,
     "hellaswag": hellaswag,
     "nq_open": lambda n: {"question": f"who is {n}", "answer": [f"Number {n}", str(n)]},
     "gsm8k": lambda n: {"question": f"What is {n} and {n}?", "answer": f"It is {2 * n}.\n#### {2 * n}"},
     "cola": lambda n: {"sentence": f"The {n} boys sings.", "label": n % 2},
-    "commonsense_qa": commonsense,
+    "commonsense_qa": lambda n: choices(n, "vwxyz", f" Where is {n}? ", "c"),
 }
 COMPLETION = {  # of the first training row under the plain prompt
     "arc_easy": " red 0",

@@ -1,4 +1,4 @@
-"""Models and tokenizers score as they were saved: against plain transformers, and the tokenizers library."""
+"""Models and tokenizers score as they were saved, against plain transformers and the tokenizers library, or not."""
 
 import json
 import shutil
@@ -13,9 +13,9 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from tokenizers import Regex, pre_tokenizers, processors
 from tokenizers.models import BPE
-from toy_world import edit, load_toy, random_model, request, save_model, toy_model, toy_tokenizer
+from toy_world import edit, load_toy, never_fits, random_model, request, save_model, toy_model, toy_tokenizer
 
-from lm_validity.cells.models.loading import check_saved_ends
+from lm_validity.cells.models.loading import check_saved_ends, takes_rows
 from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.cells.models.tokenizing import check_question, close_thought, load_tokenizer, lost_bytes, open_thought
 from lm_validity.config.sheets import Model
@@ -32,8 +32,6 @@ def logits(model) -> torch.Tensor:
     with torch.no_grad():
         return model(input_ids=IDS).logits
 
-
-# ---- the output head -------------------------------------------------------------------------------------------------
 
 KINDS = ("llama", "gemma3_text", "gpt2", "opt", "gpt_neox")
 
@@ -129,8 +127,6 @@ def test_an_adapter_is_added_beside_a_head_of_its_own(tmp_path):
     torch.testing.assert_close(logits(lm.base), logits(adapted), atol=1e-4, rtol=1e-4)
 
 
-# ---- the tokenizer is its file ---------------------------------------------------------------------------------------
-
 TEXT = "In 2023 it was 841823.\nAnswer:"
 
 
@@ -191,9 +187,6 @@ def test_a_vocabulary_that_is_not_there_is_no_model(tmp_path):
         record_of(tmp_path)
 
 
-# ---- nothing is appended ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("begins", [True, False])
 def test_what_a_tokenizer_appends_is_left_out(begins, tmp_path):
     toy_model("llama", tmp_path)
@@ -212,8 +205,6 @@ def test_what_a_tokenizer_appends_is_left_out(begins, tmp_path):
     assert lm.tok_batch_encode(["Answer: yes"])[0].tolist() == [[*begin, *plain]]  # prompts of generation tasks
     assert load_tokenizer(tmp_path, "m", causal=False).encode("yes")[-1] == 1
 
-
-# ---- thoughts --------------------------------------------------------------------------------------------------------
 
 TURNS = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
 BEGIN = "{% if add_generation_prompt %}<assistant>%s{% endif %}"
@@ -243,9 +234,6 @@ def test_what_is_no_open_thought_stays():
     for prompt in ("What do you think?", "a <b> c", "[/INST]", "<think>so</think>", "<|begin_of_thought|> x"):
         assert open_thought(prompt) is None and close_thought(prompt) == prompt
     assert close_thought("[THINK]") == "[THINK]\n\n[/THINK]\n\n"
-
-
-# ---- refused -------------------------------------------------------------------------------------------------------
 
 
 def tensors_of(folder: Path, change) -> None:
@@ -330,9 +318,6 @@ def test_what_keeps_a_model_from_loading_is_named_with_a_way_out(change, problem
         load_toy(tmp_path)
 
 
-# ---- bits per byte ---------------------------------------------------------------------------------------------------
-
-
 def test_bits_per_byte_of_what_a_tokenizer_cannot_write_is_no_number(tmp_path):
     toy.word_tokenizer(["the", "answer", "is", "yes"]).save_pretrained(toy_model("llama", tmp_path))
     lm = load_toy(tmp_path)
@@ -341,9 +326,6 @@ def test_bits_per_byte_of_what_a_tokenizer_cannot_write_is_no_number(tmp_path):
     assert lm.loglikelihood_rolling([request("the answer is yes")])[0] < 0
     assert lost_bytes(toy_tokenizer(adds_bos=True), " Straße\n\n</s> cafe\u0301  ") == 0
     assert lost_bytes(toy.word_tokenizer(["yes"]), "Köln") == 5  # two bytes of ö, one each of the others
-
-
-# ---- whole files -----------------------------------------------------------------------------------------------------
 
 
 def test_weights_that_are_not_whole_are_named(tmp_path):
@@ -395,9 +377,6 @@ def test_one_tensor_with_two_values_is_refused(tmp_path):
     assert record_of(folder)["model"] == "m", "an index without its shards says nothing"
 
 
-# ---- two models in one folder, other numbers, padding ----------------------------------------------------------------
-
-
 BATCHES = {
     "bart": {"d_model": 32, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 64, "init_std": 0.3},
     "recurrent_gemma": {"num_hidden_layers": 3, "num_key_value_heads": 1, "lru_width": 32, "attention_window_size": 16},
@@ -438,3 +417,134 @@ def test_what_is_in_memory_is_held_against_the_file(tmp_path):
     model.get_output_embeddings().weight = model.get_input_embeddings().weight
     with pytest.raises(CellError, match=r"m: lm_head\.weight in memory is not that of"):
         check_saved_ends(model, tmp_path, "m")
+
+
+def test_dtype_is_the_one_asked_for(tmp_path):
+    folder = toy_model("llama", tmp_path / "m")
+    lm = load_toy(folder, dtype="bfloat16")
+    assert lm.base.dtype == torch.bfloat16
+    lm.base.save_pretrained(folder)  # a bfloat16 checkpoint is not loaded as one unless asked
+    assert load_toy(folder).base.dtype == torch.float32
+
+
+def test_folders_without_safetensors_are_refused(tmp_path):
+    folder = toy_model("gpt2", tmp_path / "m")
+    weights = folder / "model.safetensors"
+    torch.save({}, folder / "pytorch_model.bin")
+    shutil.copytree(folder, folder / "step10")
+    weights.unlink()
+    with pytest.raises(CellError, match=r"no \*.safetensors in the folder.*save_pretrained"):
+        load_toy(folder)
+    assert load_toy(folder, subfolder="step10").max_length == 96
+    for file in (folder / "step10").glob("tokenizer*"):  # a checkpoint of weights alone has the model's tokenizer
+        file.unlink()
+    assert load_toy(folder, subfolder="step10").tokenizer.eos_token == "</s>"
+    with pytest.raises(CellError, match=r"no \*.safetensors in step11"):
+        load_toy(folder, subfolder="step11")
+    with pytest.raises(CellError, match=r"no \*.safetensors in the folder"):
+        load_toy(tmp_path / "absent")
+
+
+def test_broken_folders_are_one_line(tmp_path):
+    folder = toy_model("gpt2", tmp_path / "m")
+    (folder / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(CellError, match="cannot be loaded as a causal language model") as caught:
+        load_toy(folder)
+    assert "\n" not in str(caught.value)
+    folder = toy_model("gpt2", tmp_path / "n")
+    edit(folder / "config.json", model_type="unheard_of")
+    with pytest.raises(CellError, match="cannot be loaded as a causal language model"):
+        load_toy(folder)
+
+
+def test_pad_token_is_end_of_text(lm):
+    assert lm.tokenizer.pad_token_id == lm.tokenizer.eos_token_id == lm.eot_token_id
+    assert lm.counters["model_loads"] == 1 and lm.model_id in ("llama", "gpt2")
+    assert not any(parameter.requires_grad for parameter in lm.base.parameters())
+
+
+def test_the_longest_context_is_never_more_than_the_model_takes(tmp_path):
+    folder = toy_model("gpt2", tmp_path / "m")
+    assert [load_toy(folder, max_length=length).max_length for length in (None, 2048, 40)] == [96, 96, 40]
+    save_model(random_model("mamba", state_size=4), tmp_path / "mamba")
+    edit(tmp_path / "mamba" / "config.json", max_position_embeddings=None)
+    assert load_toy(tmp_path / "mamba", max_length=4096).max_length == 4096, "a model without a limit of its own"
+
+
+def test_weights_that_would_be_drawn_at_random_are_refused(tmp_path):
+    folder = toy_model("llama", tmp_path / "m")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    assert not model.config.tie_word_embeddings
+    save_model(model.model, tmp_path / "headless")
+    lacks = r"headless: its weights lack 1 of .* tensors \(lm_head.weight\).* its language"
+    with pytest.raises(CellError, match=lacks):
+        load_toy(tmp_path / "headless")
+
+
+@pytest.mark.parametrize(("kind", "decodes"), [("roberta", False), ("roberta", True), ("gpt_neox", None)])
+def test_encoders_are_refused(kind, decodes, tmp_path):
+    """Of Pythia the configuration says that it is no decoder; it is causal all the same."""
+    model = random_model(kind, **({} if decodes is None else {"is_decoder": decodes}))
+    assert model.config.is_decoder is bool(decodes)
+    save_model(model, tmp_path)
+    if decodes is False:
+        with pytest.raises(CellError, match="RobertaForCausalLM sees the tokens that it is to predict"):
+            load_toy(tmp_path)
+    else:
+        load_toy(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "models"),
+    [
+        (ValueError("unknown architecture"), True),
+        (OSError("no file named model.safetensors"), True),
+        (OSError(28, "No space left on device"), False),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), False),
+    ],
+)
+def test_the_machines_faults_are_not_the_models(error, models, tmp_path, monkeypatch):
+    """They end the job, and retries apply; the model's end its cells."""
+    folder = toy_model("gpt2", tmp_path / "m")
+
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", fail)
+    with pytest.raises(CellError if models else type(error)):
+        load_toy(folder)
+
+
+def test_out_of_memory_with_one_row_fails_the_cell(llama, model_folders, monkeypatch):
+    """It ended the job before, so that cells behind it were never computed, and retries asked for more host memory."""
+    choice, text = request("red is", " a color"), request("red is a color")
+    llama.loglikelihood([choice])  # the probe, while there is memory
+    halvings = llama.counters["oom_halvings"]
+    monkeypatch.setattr(llama.base, "forward", never_fits)
+    for ask in (lambda: llama.loglikelihood([choice]), lambda: llama.loglikelihood_rolling([text])):
+        with pytest.raises(CellError, match="llama: out of memory with one text to score"):
+            ask()
+    with pytest.raises(CellError, match="out of memory with one answer to write"):
+        toy.answers_of(llama, ["red is"] * 8, ["."], 3)
+    assert llama.counters["oom_halvings"] == halvings + 3 and llama.batch_size == 8, "8, 4, 2, 1 answers were tried"
+    monkeypatch.setattr(transformers.PreTrainedModel, "to", never_fits)
+    with pytest.raises(CellError, match="llama: out of memory with its weights to load"):
+        load_toy(model_folders["llama"])
+
+
+SEE_ALL = {
+    "XLNetLMHeadModel": transformers.XLNetConfig(vocab_size=50, d_model=16, n_layer=1, n_head=2, d_inner=16),
+    "XLMWithLMHeadModel": transformers.XLMConfig(vocab_size=50, emb_dim=16, n_layers=1, n_heads=2),
+    "CpmAntForCausalLM": transformers.CpmAntConfig(**toy.SIZES, dim_head=8, dim_ff=16),
+}
+
+
+@pytest.mark.parametrize("name", SEE_ALL)
+def test_a_model_that_sees_all_tokens_is_refused_whatever_its_configuration_says(name):
+    """None of them has an is_decoder that says so."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = getattr(transformers, name)(SEE_ALL[name]).eval()
+    with pytest.raises(CellError, match=f"mine: {name} sees the tokens that it is to predict"):
+        takes_rows(model, "mine")

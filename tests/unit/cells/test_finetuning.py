@@ -386,9 +386,8 @@ def test_what_peft_refuses_fails_the_cell_and_leaves_the_model(llama, monkeypatc
 
     monkeypatch.setattr(lora, "get_peft_model", refuses)
     before = [*llama.base.state_dict()]
-    with pytest.raises(
-        CellError, match=r"llama: PEFT cannot adapt it under target_modules 'all-linear' \(Target module"
-    ):
+    refused = r"llama: PEFT cannot adapt it under target_modules 'all-linear' \(Target module"
+    with pytest.raises(CellError, match=refused):
         lora.add_adapter(llama, FinetuneSettings(learning_rate=1e-3), "all-linear", BatchPosition(1))
     assert [*llama.base.state_dict()] == before
 

@@ -39,6 +39,11 @@ FILES = {
 MODEL = Model(model="toy", path="org/toy")
 
 
+def put(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
 class Hub:
     """What huggingface_hub is asked for, served from memory."""
 
@@ -59,8 +64,7 @@ class Hub:
         if dry_run:
             return [SimpleNamespace(file_size=len(self.files[name]), will_download=name in new) for name in names]
         for name in new:
-            (self.cache / SHA / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.cache / SHA / name).write_bytes(self.files[name])
+            put(self.cache / SHA / name, self.files[name])
         self.downloads += new
         return str(self.cache / SHA)
 
@@ -115,9 +119,8 @@ def test_an_adapter_of_another_revision_of_its_base_is_said(trained_on, said, hu
 def test_an_adapter_comes_from_the_hub_at_its_own_revision(hub, tmp_path):
     """On a base model in a folder: both digests are the model's."""
     base = tmp_path / "base"
-    base.mkdir()
     for name, content in FILES.items():
-        (base / name).write_bytes(content)
+        put(base / name, content)
     hub.files = {**adapter_files(), "training/state.json": b"{}"}
     final = prefetch_model(Model(model="toy", path=str(base), adapter="me/lora@v2"))["checkpoints"]["final"]
     assert hub.asked == [("me/lora", "v2")] and hub.downloads == ["adapter_config.json", "adapter_model.safetensors"]
@@ -157,8 +160,7 @@ def test_weights_that_are_there_twice_are_fetched_once(hub, monkeypatch):
     shards = {f"model-0000{number}-of-00002.safetensors": weights(2000, f"half{number}") for number in (1, 2)}
     index = json.dumps({"weight_map": dict(zip("ab", shards, strict=True))}).encode()
     hub.files |= shards | {"model.safetensors.index.json": index, "consolidated.safetensors": b"again" * 1000}
-    hub.cache.joinpath(SHA).mkdir(parents=True)
-    hub.cache.joinpath(SHA, "config.json").write_bytes(FILES["config.json"])
+    put(hub.cache / SHA / "config.json", FILES["config.json"])
     wanted = {*hub.files} - {"consolidated.safetensors", "config.json"}
     free(monkeypatch, sum(len(hub.files[name]) for name in wanted))
     assert access_problems({"model toy": HubModel(MODEL.path)}) == []
@@ -244,6 +246,8 @@ def test_what_was_fetched_is_found_again(found, where):
     for step in ("texts", "texts by name", "texts in files", "texts converted"):
         assert of[step][:2] == [ROWS["text"], ROWS["label"]], of[step]
         assert of[step][2] == COMMIT
+    for step in ("model", "texts in files"):  # where the hub is out of reach, the cache is looked into
+        assert found["out of reach"][step] == found["online"][step]
     files = {path.name for path in Path(of["model"]["path"]).iterdir()}
     assert "model.safetensors" in files and not files & {"pytorch_model.bin", "README.md"}
 
@@ -257,8 +261,3 @@ def test_what_was_never_fetched_is_one_line(found):
     assert COMMIT in offline["texts of another commit"] and "InputError" in offline["texts of another commit"]
     for where in (online, offline):
         assert "org/nobody" in where["unknown model"] and "org/none" in where["unknown texts"]
-
-
-def test_where_the_hub_is_out_of_reach_the_cache_is_looked_into(found):
-    assert found["out of reach"]["model"] == found["online"]["model"]
-    assert found["out of reach"]["texts in files"] == found["online"]["texts in files"]

@@ -144,16 +144,13 @@ def test_of_a_table_the_selected_test_rows_are_served(tmp_path):
     assert len(served) == 4
 
 
-def test_two_scores_of_one_key_are_refused(tmp_path):
-    with pytest.raises(InputError, match="two selected test scores"):
-        read_served(table(tmp_path / "twice.parquet", ROW, {**ROW, "metric": "acc_norm,none"}), "")
-
-
-def test_the_authors_file_is_served(tmp_path):
+def test_the_authors_file_is_served_and_two_scores_of_one_key_are_refused(tmp_path):
     path = tmp_path / "all_results.json"
     path.write_text(json.dumps({"direct_eval": {"x": {"org/m": 0.25}}, "train_before_test": {"x": {"org/m": 0.5}}}))
     served = read_served(str(path), "")
     assert served["org/m", "final", "x", "train_before_test", None] == (0.5, None, None, "replay:lm-harmony")
+    with pytest.raises(InputError, match="two selected test scores"):
+        read_served(table(tmp_path / "twice.parquet", ROW, {**ROW, "metric": "acc_norm,none"}), "")
 
 
 @pytest.mark.parametrize(

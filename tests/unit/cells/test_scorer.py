@@ -4,7 +4,7 @@ import json
 import logging
 import subprocess
 import sys
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -54,14 +54,12 @@ def models():
     return make
 
 
-def own(models, name: str, **options) -> SharedContextLM:
+def build(kind, models, name: str, **options):
     model, tokenizer = models(name)
-    return SharedContextLM(pretrained=model, tokenizer=tokenizer, **({"batch_size": 8, "max_length": 96} | options))
+    return kind(pretrained=model, tokenizer=tokenizer, **{"batch_size": 8, "max_length": 96} | options)
 
 
-def shipped(models, name: str, **options) -> HFLM:
-    model, tokenizer = models(name)
-    return HFLM(pretrained=model, tokenizer=tokenizer, **({"batch_size": 8, "max_length": 96} | options))
+own, shipped = partial(build, SharedContextLM), partial(build, HFLM)
 
 
 def random_requests(seed: int = 0, questions: int = 9) -> list:
@@ -444,9 +442,8 @@ def test_answers_that_are_no_answers_of_the_model_are_refused(writer, monkeypatc
         return found
 
     monkeypatch.setattr(writer.model, "forward", forgets)
-    with pytest.raises(
-        CellError, match=r"writer: log-likelihoods of a prompt's next token are .* from those of a plain pass"
-    ):
+    problem = r"writer: log-likelihoods of a prompt's next token are .* from those of a plain pass"
+    with pytest.raises(CellError, match=problem):
         asked(writer)
 
 

@@ -13,7 +13,7 @@ import transformers.utils.chat_template_utils as rendering
 from lm_eval.models.huggingface import HFLM
 from scipy.stats import chisquare
 from toy_run import merged, run_all, sidecars
-from toy_world import answers_of, edit, evaluate, load_toy, loglikelihood, request, split_documents, toy_model, toy_rows
+from toy_world import answers_of, edit, load_toy, loglikelihood, request, toy_model, toy_rows
 
 from lm_validity.cells.lm_eval_internals import errors_only
 from lm_validity.cells.models.language_model import DrawTokens, Sampling
@@ -21,26 +21,6 @@ from lm_validity.config.load import build_run
 from lm_validity.errors import InputError
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.schema import read_scores
-
-
-def test_generation_ends_when_all_have_stopped(llama, toy_task, monkeypatch):
-    """Every next token is the stop string's: one pass a batch instead of six."""
-    stop, calls = llama.tokenizer.encode("\n", add_special_tokens=False)[-1], []
-    head, forward = llama.base.get_output_embeddings(), llama.base.forward
-    real = head.forward
-
-    def always_stop(hidden):
-        return torch.full_like(real(hidden), -10.0).index_fill_(-1, torch.tensor([stop]), 10.0)
-
-    monkeypatch.setattr(head, "forward", always_stop)
-    monkeypatch.setattr(llama.base, "forward", lambda *a, **options: calls.append(1) or forward(*a, **options))
-    monkeypatch.setattr(llama, "check_answers", lambda *answers, **options: None)  # whose passes are not generation's
-    task = toy_task("toy_generation")
-    docs = split_documents(task, "test")
-    found = evaluate(llama, task, docs, metric="exact_match,stripped")
-    assert set(found.items.response) == {""}
-    assert len(calls) == -(-len(docs) // 8)
-
 
 PROMPTS = [f"Q: {name}" for name in ("moss", "a stone", "the old house", "tea", "is", "was seen near", "color")]
 
@@ -144,18 +124,19 @@ def draws(sampling: Sampling, logits: torch.Tensor, number: int) -> np.ndarray:
     return left.argmax(dim=1).numpy()
 
 
-def test_tokens_are_drawn_with_the_models_probabilities():
-    """2,000 rows: the counts have the expected p (a chi-square test), at temperature .5 that of doubled logits."""
-    logits = torch.tensor([1.0, 0.0, -1.0, 0.5])
-    counts = np.bincount(draws(Sampling(0.5, 1.0, 3), logits, 2000), minlength=4)
-    assert chisquare(counts, 2000 * torch.softmax(2 * logits.double(), 0).numpy()).pvalue > 1e-3
+LIKELY = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+DRAWS = [  # of the logits, at a temperature and a top_p: the expected probabilities
+    (torch.tensor([1.0, 0.0, -1.0, 0.5]), Sampling(0.5, 1.0, 3), None),  # those of doubled logits
+    (LIKELY, Sampling(1.0, 0.79, 5), [0.625, 0.375]),  # up to .8 the first two, in the proportion 5 to 3
+]
 
 
-def test_only_the_likeliest_tokens_that_share_top_p_are_drawn():
-    """Probabilities .5, .3, .15, .05: up to .8 the first two, in the proportion 5 to 3."""
-    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
-    counts = np.bincount(draws(Sampling(1.0, 0.79, 5), logits, 2000), minlength=4)
-    assert counts[2:].sum() == 0 and chisquare(counts[:2], [1250, 750]).pvalue > 1e-3
+@pytest.mark.parametrize(("logits", "sampling", "expected"), DRAWS)
+def test_tokens_are_drawn_with_the_models_probabilities(logits, sampling, expected):
+    """2,000 rows: the counts have the expected p (a chi-square test), and only tokens that share top_p are drawn."""
+    expected = torch.softmax(2 * logits.double(), 0).tolist() if expected is None else expected
+    counts = np.bincount(draws(sampling, logits, 2000), minlength=len(expected))
+    assert len(counts) == len(expected) and chisquare(counts, np.multiply(2000, expected)).pvalue > 1e-3
 
 
 def answers(lm, seed: int, words=("red", "blue", "a", "red"), rows: int = 4) -> list[str]:

@@ -1,6 +1,11 @@
-"""The texts of the bias study and its language models: sources, checks, draws."""
+"""The texts of the bias study and its language models; and a worker that is killed (SIGKILL, any moment)."""
 
+import os
+import random
+import signal
+import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import huggingface_hub.constants
@@ -8,11 +13,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.model_selection import train_test_split
-from toy_texts import CLASSES, toy_model, toy_rows, toy_source
+from toy_texts import CLASSES, table_bytes, toy_model, toy_rows, toy_source
 from toy_world import write_lines
 
 from lm_validity.cells.models.prefetch import prefetch_language_model, prefetch_model
 from lm_validity.cells.trials.data import draw_hash, draw_trial, prefetch_task, read_task, without_duplicates
+from lm_validity.cells.trials.worker import ResidentWorker
+from lm_validity.config.sections import Adapter
 from lm_validity.config.sheets import BiasModel, Model
 from lm_validity.errors import CellError, InputError
 from lm_validity.run.rules.pretrain_on_test import TaskData
@@ -218,3 +225,61 @@ def test_a_masked_model_is_fetched_for_the_bias_study_only(tmp_path):
     with pytest.raises(InputError, match="BertForPreTraining"):
         prefetch_model(Model(model="m", path=str(folder)))
     assert prefetched(toy_model("gpt2", tmp_path / "gpt2"), "causal")["checkpoints"]["final"]["digest"]
+
+
+LIMIT_S = 240.0
+
+
+def finished(folder: Path) -> int:
+    return len(list(folder.glob("trial-*.parquet")))
+
+
+def start(plan, folder: Path) -> int:
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            ResidentWorker().run(plan, folder, shared=folder.parent / "shared")
+            status = 0
+        finally:
+            os._exit(status)
+    return child
+
+
+def kill_and_resume(plan, folder: Path, kills: int, seed: int) -> list[int]:
+    """Finished trials at each kill."""
+    chance = random.Random(seed)
+    deadline = time.monotonic() + LIMIT_S
+    counts = []
+    for _ in range(kills):
+        before, child = finished(folder), start(plan, folder)
+        while finished(folder) == before and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(chance.uniform(0, 0.15))
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status), f"the worker ended by itself ({status}): more subsamples are needed"
+        counts.append(finished(folder))
+    _, status = os.waitpid(start(plan, folder), 0)
+    assert status == 0, status
+    return counts
+
+
+ZERO_SHOT = {"classification": {"method": "zero_shot"}, "pretraining": {"adapter": Adapter(rank=4)}}
+PLANS = {"bert": ("bert", {}), "gpt2": ("gpt2", {}), "zero-shot": ("gpt2", ZERO_SHOT)}
+
+
+@pytest.mark.parametrize(("kills", "subsamples"), [(1, 4), pytest.param(20, 70, marks=pytest.mark.slow)])
+def test_kills_lose_no_trial(plan_of, tmp_path, early_fork, kills, subsamples):
+    """Of a head on each architecture, its base arms shared with another n, and zero-shot with adapters."""
+    options = {"subsamples": tuple(range(1, subsamples + 1)), "share_base": ((20, subsamples),)}
+    for number, (name, (kind, more)) in enumerate(PLANS.items()):
+        plan, folder = plan_of(kind, **options, **more), tmp_path / name
+        (folder / "killed").mkdir(parents=True)
+        counts = early_fork.call(kill_and_resume, plan, folder / "killed", kills, number)
+        # no trial lost: every process found those before it and finished at least one of its own
+        assert len(counts) == kills and all(later > earlier for earlier, later in zip([0, *counts], counts))  # noqa: B905
+        assert counts[-1] < len(plan.subsamples)
+        ResidentWorker().run(plan, folder / "undisturbed")
+        expected = table_bytes(plan, folder / "undisturbed", folder / "expected")
+        assert table_bytes(plan, folder / "killed", folder / "found") == expected

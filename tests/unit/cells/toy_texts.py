@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from toy_world import write_lines
 
 from lm_validity.cells.trials.data import prefetch_task
+from lm_validity.cells.trials.worker import write_tables
 from lm_validity.config.sheets import Task
 from lm_validity.run.rules.pretrain_on_test import Classification, Pretraining, TaskData, TrialPlan
 
@@ -65,17 +66,17 @@ def toy_model(kind: str, folder: Path, *, dropout: float = 0.1, pooler: bool = F
     """A random BERT (with its masked-LM head, and a pooler as hub models have) or GPT-2."""
     tokenizer = toy_tokenizer(kind)
     sizes = {"vocab_size": len(tokenizer), "hidden_size": width, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes |= {"max_position_embeddings": 96, "initializer_range": 0.2}
+    sizes |= {"max_position_embeddings": 96, "initializer_range": 0.2, "intermediate_size": 2 * width}
+    if kind == "bert":
+        sizes |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout) | {"pad_token_id": 0}
+        loader = transformers.BertForPreTraining if pooler else transformers.BertForMaskedLM
+    else:
+        sizes |= dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), dropout)
+        sizes |= dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.eos_token_id)
+        loader = transformers.GPT2LMHeadModel
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        if kind == "bert":
-            rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-            config = transformers.BertConfig(**sizes, **rates, intermediate_size=2 * width, pad_token_id=0)
-            model = (transformers.BertForPreTraining if pooler else transformers.BertForMaskedLM)(config)
-        else:
-            rates = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), dropout)
-            ends = dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.eos_token_id)
-            model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **rates, **ends))
+        model = loader(transformers.AutoConfig.for_model(kind, **sizes))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -100,3 +101,10 @@ def on_texts(plan: TrialPlan, folder: Path, rows: list[dict]) -> TrialPlan:
     """The plan on other texts."""
     record = toy_task(folder, rows)
     return replace(plan, data=replace(plan.data, path=record["path"], sha256=record["sha256"]))
+
+
+def table_bytes(plan: TrialPlan, folder: Path, output: Path) -> dict[str, bytes]:
+    """The plan's finished tables, byte by byte."""
+    output.mkdir(exist_ok=True)
+    write_tables(plan, folder, output)
+    return {path.name: path.read_bytes() for path in output.iterdir()}

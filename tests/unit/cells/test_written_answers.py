@@ -50,7 +50,6 @@ def walking(request, lm, monkeypatch):
 
     lm.ends = False
     monkeypatch.setattr(lm.base, "forward", walk)
-    monkeypatch.setattr(lm, "check_answers", lambda *answers, **options: None)  # whose passes are not generation's
     if not request.param:
         monkeypatch.setattr(lm.base.generation_config, "eos_token_id", None)
     return lm, passes
@@ -66,9 +65,10 @@ def different_stops(lm) -> list[str]:
     return stops
 
 
-def test_each_row_ends_with_its_own_stop_string(walking):
+def test_each_row_ends_with_its_own_stop_string(walking, monkeypatch):
     """Rows that meet different strings: lm-eval's answers at batch 1, and a batch as long as its longest answer."""
     lm, passes = walking
+    monkeypatch.setattr(lm, "check_answers", lambda *answers, **options: None)  # whose passes are not generation's
     stops, alone = different_stops(lm), []
     for prompt in PROMPTS:
         passes.clear()

@@ -52,7 +52,7 @@ def with_chance(benchmarks: pd.DataFrame, items: str | Path | None) -> pd.DataFr
     if table is None or "choice_loglikelihoods" not in table.schema.names:
         return benchmarks
     chance = benchmarks["chance"].astype(float).copy()
-    names = [name for name in ("doc_id", "split", "correct", "metric_values") if name in table.schema.names]
+    names = {"doc_id", "split", "correct", "metric_values"} & {*table.schema.names}
     columns = {name: pc.field(name) for name in names}
     columns["choices"] = pc.list_value_length(pc.field("choice_loglikelihoods"))
     for index, name, metric in benchmarks.loc[unknown, ["benchmark", "metric"]].itertuples():

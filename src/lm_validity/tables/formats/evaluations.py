@@ -179,7 +179,7 @@ _IDENTIFIERS = {"acc": "accuracy", "em": "exact_match", "ppl": "perplexity"}
 # ---- scores ----------------------------------------------------------------------------------------------------------
 
 _OF_SPLIT = re.compile(r"(?:test|val|validation|eval)_(\w+)")
-_CI95 = 1.959964
+_CI95, _PERCENT = 1.959964, ("percent", "percentage", "%")
 
 
 def _named(name: str, metric: object, result: Document, library: object) -> tuple[str, str | None]:
@@ -216,8 +216,7 @@ def _results(root: Place) -> Iterator[tuple[object, Document]]:
         if metric == "mean_win_rate,none":  # HELM's, of places among models
             continue
         unit = str(config.get("metric_unit")).casefold()
-        is_percent = not said and (unit in ("percent", "percentage", "%") or config.get("max_score") == 100)
-        factor = 0.01 if is_percent else 1.0
+        factor = 0.01 if not said and (unit in _PERCENT or config.get("max_score") == 100) else 1.0
         value, uncertainty = part(result, "score_details").get("score"), part(result, "score_details", "uncertainty")
         error, interval = uncertainty.get("standard_error"), part(uncertainty, "confidence_interval")
         error = error.get("value") if isinstance(error, dict) else error

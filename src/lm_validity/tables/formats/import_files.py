@@ -100,8 +100,7 @@ def _unpacked(paths: Iterable[Path], stack: ExitStack, log: ImportLog) -> list[P
             folder = above.joinpath(*(part for part in archive.parts if part not in (archive.anchor, "..")))
             try:
                 folder.mkdir(parents=True)
-                options: dict[str, Any] = {} if archive.suffix == ".zip" else {"filter": "data"}
-                shutil.unpack_archive(archive, folder, **options)
+                shutil.unpack_archive(archive, folder, filter=None if archive.suffix == ".zip" else "data")
             except _BROKEN as error:
                 shutil.rmtree(above, ignore_errors=True)  # half of it may be there
                 log.named |= {archive} if is_archive else set()
@@ -390,9 +389,8 @@ def _claim(row: Mapping[Any, Any], runs: Mapping[str, int]) -> Claim:
 def _place(row: Mapping[Any, Any], runs: Mapping[str, int]) -> dict[str, Any]:
     """What a score or an answer is of: model, checkpoint, benchmark, run and settings."""
     place: dict[str, Any] = {"model": row["model"], "benchmark": row["benchmark"]}
-    for name in SETTINGS:
-        if name in ("prepared_on", "higher_is_better") or not (text := row.get(name)):
-            continue
+    texts = {name: row.get(name) for name in SETTINGS if name not in ("prepared_on", "higher_is_better")}
+    for name, text in ((name, text) for name, text in texts.items() if text):
         place[name] = int(float(text)) if name in _WHOLE else float(text) if name == "tokens_b" else text
     point = row.get("checkpoint") or str(place.get("iteration", ""))
     if point or "tokens_b" in place:

@@ -39,9 +39,8 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     """
     files = ranked(files)
     frame = score_frame(files)
-    where = (f"{files[number].path}: {model!r} on {benchmark!r}" for number, model, benchmark in zip(
-        frame["file"], frame["model"], frame["benchmark"], strict=True))  # fmt: skip
-    schema.check_values(frame[SCORES.names].set_axis([*where]), "scores")
+    where = [f"{files[row.file].path}: {row.model!r} on {row.benchmark!r}" for row in frame.itertuples()]
+    schema.check_values(frame[SCORES.names].set_axis(where), "scores")
     if missing := sum(file.missing for file in files):
         log.notes.append(f"No finite number, so left out: {count(missing, 'score')}.")
     if limited := sum(file.limited for file in files):
@@ -135,8 +134,7 @@ def _pooled_errors(tasks: pd.DataFrame) -> pd.Series:
     """The standard error of the mean over all items of tasks by file and metric, from their shares and errors:
     n_i = p_i (1 - p_i) / se_i^2 + 1; se = sqrt(sum (n_i se_i)^2) / sum n_i. NaN where a task does not tell its n."""
     shares, errors = tasks["value"].astype(float), tasks["stderr"].astype(float)
-    inside = (shares > 0) & (shares < 1) & (errors > 0)
-    items = (shares * (1 - shares) / errors**2 + 1).where(inside)
+    items = (shares * (1 - shares) / errors**2 + 1).where((shares > 0) & (shares < 1) & (errors > 0))
     sums = tasks[["file", "metric"]].assign(n=items, squares=(items * errors) ** 2)
     groups = sums.groupby(["file", "metric"], dropna=False)
     pooled: pd.Series = np.sqrt(groups["squares"].sum(min_count=1)) / groups["n"].sum(min_count=1)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from lm_validity.errors import InputError, first_line
 from lm_validity.files import Document
 from lm_validity.tables.formats import engine, score_files
-from lm_validity.tables.formats.engine import Answer, Place, Spec, finite, is_sampled, part
+from lm_validity.tables.formats.engine import Answer, Place, Spec, finite, is_sampled, items_of, part
 from lm_validity.tables.formats.score_files import ImportLog, Opened, ScoreFile, date_in, folder_name, parse_arguments
 from lm_validity.tables.metrics import is_no_score
 from lm_validity.tables.schema import LARGEST_SCORE, Claim, Item
@@ -43,8 +43,7 @@ def _load(opened: Opened) -> list[Document]:
     "" where it is not said)."""
     said = {name: value for name, value in opened.document.items() if value or name not in _SECTIONS}
     document: Document = {name: {} for name in _SECTIONS} | said
-    config = document["config"]
-    arguments = parse_arguments(config.get("model_args"))
+    config, arguments = document["config"], parse_arguments(document["config"].get("model_args"))
     seeds = (arguments.get("seed"), config.get("torch_seed"), config.get("random_seed"))
     seed = next((str(seed) for seed in seeds if seed is not None), "")
     return [document | {"arguments": arguments, "seed": seed}]
@@ -146,9 +145,8 @@ def _metrics(metrics: Document) -> Iterator[Document]:
     before_filters = not any("," in key for key in metrics)
     for key, value in metrics.items():
         name, comma, filter_name = key.partition(",")
-        if name in _NO_METRICS or name.endswith(("_stderr", "_std_err")) or not name.strip():
-            continue
-        if filter_name or (before_filters and not is_no_score(name)):
+        is_metric = name.strip() and name not in _NO_METRICS and not name.endswith(("_stderr", "_std_err"))
+        if is_metric and (filter_name or (before_filters and not is_no_score(name))):
             stems = (name, re.sub(r"_(avg|mean)$", "", name))  # evalchemy's errors are `x_std_err`, also of `x_avg`
             errors = (f"{name}_stderr{comma}{filter_name}", *(f"{stem}_std_err" for stem in stems))
             error = next((metrics[error] for error in errors if error in metrics), None)
@@ -356,7 +354,7 @@ def task_of(path: Path) -> str | None:
 def samples_alone(path: Path, model: str | None, log: ImportLog) -> ScoreFile:
     """Samples without a result file, whose means are the scores, of a model that `model` or the folder names. Raises
     InputError, with the line, for a line that is no sample."""
-    items = [*engine.items_of(_answers(path, (), log))]
+    items = [*items_of(_answers(path, (), log))]
     rows = [row for row in engine.scores_of(items) if str(row["metric"]).partition(",")[0] not in _NO_MEAN]
     with open(path, encoding="utf-8") as handle:
         requests = _requests(json.loads(next(filter(str.strip, handle), "{}")).get("arguments"))
@@ -377,12 +375,10 @@ def samples_beside(path: Path, model: str | None, results: list[ScoreFile], log:
     best = max(of_date or results, key=lambda result: result.rank)
     rows = [row for row in best.rows if row["benchmark"] == best.members.get(task, task)]
     common = best.common | Claim(num_fewshot=rows[0].get("num_fewshot"), run=rows[0].get("run"))
-    common["model"] = model or common["model"]
+    common |= Claim(model=model or common["model"])
     scored = tuple(str(row["metric"]) for row in rows)
     date = best.date if date is None else date
-    return ScoreFile(
-        path, [], common, date, limited=best.limited, items=lambda: engine.items_of(_answers(path, scored, log))
-    )
+    return ScoreFile(path, [], common, date, limited=best.limited, items=lambda: items_of(_answers(path, scored, log)))
 
 
 def _answers(path: Path, scored: Sequence[str], log: ImportLog) -> Iterator[Answer]:

@@ -333,10 +333,8 @@ def training_point(arguments: dict[str, str]) -> Claim:
     """
     names = [arguments.get(name, "") for name in ("revision", "subfolder")]
     names = [name for name in names if name.lower() not in _FINISHED]
-    step = arguments.get("step", "")
-    if step.isascii() and step.isdigit() and len(step) < 16:
-        return _point("/".join([*names, f"step{int(step)}"]), int(step))
-    names += [step] if step else []
+    if step := arguments.get("step", ""):
+        names.append(f"step{int(step)}" if step.isascii() and step.isdigit() else step)
     if not names:
         return _point()
     name = "/".join(names)

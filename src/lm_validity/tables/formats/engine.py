@@ -274,8 +274,7 @@ class Spec:
         if not rows:
             problem = f"none of its {count(missing, 'score')} is a finite number" if missing else "no scores in it"
             raise InputError(f"{path}: {problem}.", "run that task again, or leave the file out.")
-        if opened.model:
-            rows = [row | {"model": opened.model} if "model" in row else row for row in rows]
+        rows = [row | {"model": opened.model} if opened.model and "model" in row else row for row in rows]
         own_name, answered = opened.model or common.get("model"), self.answers_in(root)
         read = [row.copy() for row in rows]  # before runs are numbered
         fields: Document = {"date": date_in(path.stem)}

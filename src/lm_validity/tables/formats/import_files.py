@@ -217,10 +217,8 @@ def _check_preparation(scores: pd.DataFrame, options: ImportOptions, log: Import
     trained = scores["protocol"] != DEFAULTS["protocol"]
     protocols_given = {options.protocol, *options.protocols.values()} - {None}
     if protocols_given and scores.loc[trained, "prepared_on"].isna().any():
-        log.notes.append(
-            "What the models were prepared on is not given (--prepared-on, or `prepared_on` in the benchmarks sheet). "
-            "The scores count as if each benchmark's own training set had been used."
-        )
+        assumed = "the scores count as if each benchmark's own training set had been used"
+        log.notes.append(f"What the models were prepared on is not given (--prepared-on): {assumed}.")
     if options.prepared_on is not None and scores["prepared_on"].isna().all():
         problem = f"--prepared-on '{options.prepared_on}': none of the scores is train before test."
         raise InputError(problem, "say which are: --protocol train_before_test, or train_before_test=FOLDER.")
@@ -236,9 +234,8 @@ def _check_places(options: ImportOptions, files: list[Path]) -> None:
     """Raises InputError for a name given to a path that no file lies under."""
     paths = [as_written(path) for path in files] if options.names else []
     places = {place for path in paths for place in (path, *path.parents)}
-    for path, name in options.names.items():
-        if path not in places:
-            raise InputError(f"--model {path}={name}: none of the files lies there.", "check the path before '='.")
+    for path in (path for path in options.names if path not in places):
+        raise InputError(f"--model {path}=...: none of the files lies there.", "check the path before '='.")
 
 
 def _facts(files: list[ScoreFile], log: ImportLog) -> dict[str, Facts]:
@@ -248,9 +245,8 @@ def _facts(files: list[ScoreFile], log: ImportLog) -> dict[str, Facts]:
         for model, columns in file.facts.items():
             facts[model] = {**columns, **facts.get(model, {})}
             paths[model] |= {str(columns["path"])} if "path" in columns else set()
-    for model, of_model in sorted(paths.items()):
-        if len(of_model) > 1:
-            log.notes.append(f"{model}: taken as one model, of the paths {listing(sorted(of_model), 2)}.")
+    for model in sorted(model for model, of_model in paths.items() if len(of_model) > 1):
+        log.notes.append(f"{model}: taken as one model, of the paths {listing(sorted(paths[model]), 2)}.")
     return facts
 
 
@@ -311,10 +307,8 @@ def _said(options: ImportOptions) -> tuple[str | None, dict[str, str], dict[str,
     if unknown := [str(key) for key in document if key not in (*_KEYS, "read", "left out")]:
         problem = f"{options.reading}: {unknown[0]!r} is no part of a reading."
         raise InputError(problem, did_you_mean(unknown[0], _KEYS, hint))
-    if options.columns not in (None, columns):
-        raise InputError("--columns and --reading: they say different columns.", "give one of the two.")
     units, directions = ({str(name): str(value) for name, value in (part or {}).items()} for part in parts)
-    return columns, units, directions
+    return options.columns or columns, units, directions
 
 
 def _record(finals: Sequence[Scaled], line: str, notes: Iterable[str]) -> str:

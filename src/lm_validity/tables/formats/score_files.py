@@ -380,8 +380,7 @@ def model_place(raw: str) -> ModelPlace:
 
 def folder_identity(path: Path) -> dict[str, str]:
     """The folder of a model that is named by it, unless it tells the model's owner."""
-    folder = as_written(path).parent
-    return {} if "__" in folder.name else {"folder": str(folder)}
+    return {} if "__" in (folder := as_written(path).parent).name else {"folder": str(folder)}
 
 
 def folder_name(path: Path) -> str:

@@ -108,9 +108,7 @@ class Reader:
         of the likeliest."""
         if not self.frame.tables:
             reasons = [f"{path}: {reason}" for path, reason in self.frame.skipped.items()]
-            raise InputError(
-                f"{self.name}: no table ({'; '.join(reasons[:2]) or 'no file'}).", "give a table of scores."
-            )
+            raise InputError(f"{self.name}: no table ({'; '.join(reasons[:2]) or 'no file'}).", "give one of scores.")
         tried: list[tuple[float, list[list[Long]]]] = []
         for longs, group in zip(certain, self.groups, strict=True):
             found = [] if longs else find(group, self.refusals)

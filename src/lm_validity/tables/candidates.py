@@ -189,9 +189,8 @@ def _name_columns(columns: Columns) -> list[Column]:
         textual = [c for c in textual if c is named or c.word in {"model", "benchmark"} or c.kind != "cell"
                    or not columns.alike(named.name, c.name)]  # fmt: skip
     textual += [c for c in columns.values() if c.word == "model" and c.distinct > 0 and c not in textual]
-    textual = sorted(
-        textual, key=lambda c: (c.word not in {"model", "benchmark"}, c.distinct, not c.name.endswith("name"))
-    )[:12]
+    textual.sort(key=lambda c: (c.word not in {"model", "benchmark"}, c.distinct, not c.name.endswith("name")))
+    del textual[12:]
     fixed = [c for c in columns.values() if c.distinct == 1 and c.textual and c.length < 60 and c not in textual]
     some = [c for c in fixed if c.word in {"model", "benchmark"} or c.like["model"] > 0 or c.kind == "level"]
     return textual + (some or ([c for c in fixed if c.kind == "path"][-1:] if not textual else []))

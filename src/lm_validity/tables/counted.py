@@ -107,9 +107,9 @@ class Counted:
             return self.last(), ["They have no common point of training: each is compared as it is at its end."]
         if not shared:
             spans = [f"{m} {points.words(min(its))} to {points.words(max(its))}" for m, its in points.by_model.items()]
+            asked_for = f" at {point_text}" if point_text else ""
             raise InputError(
-                f"no common point of training{f' at {point_text}' if point_text else ''}: {listing(spans)}.",
-                "give --at final to compare each at its end.",
+                f"no common point of training{asked_for}: {listing(spans)}.", "--at final compares the ends."
             )
         point = max(shared)
         if all(its == {point} for its in points.by_model.values()):

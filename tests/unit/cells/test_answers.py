@@ -33,8 +33,7 @@ def written(answers):
     return [{"q": f"question {n}", "answer": answer} for n, answer in enumerate(answers)]
 
 
-LETTERS = ["A", "B", "C", "D"]
-FROM_ONE = [{"q": f"q{n}", "choices": LETTERS, "gold": n % 4 + 1} for n in range(8)]
+FROM_ONE = [{"q": f"q{n}", "choices": [*"ABCD"], "gold": n % 4 + 1} for n in range(8)]
 LISTS = [{"q": f"q{n}", "choices": ["[0, 1]", "[1, 0]"], "answer": "[1, 0]"} for n in range(3)]
 OWN_SCORE = {"process_results": "!function own.score"}
 WRITE = {

@@ -115,7 +115,6 @@ def test_a_group_takes_a_direction_from_those_of_its_tasks_that_state_one(tmp_pa
     assert find_task("both", folder).higher_is_better == {"u,none": None, "w,none": False}  # of v they disagree
 
 
-WRONG_ANSWERS = [f"Incorrect Answer {number}" for number in (1, 2, 3)]
 GPQA = {
     "task": "own_gpqa",
     "process_docs": "!function own.process_docs",
@@ -129,8 +128,8 @@ GPQA = {
 def test_a_task_that_draws_from_the_process_has_lm_evals_order(write_file, monkeypatch, tmp_path):
     """gpqa's code over rows of its format: whatever the state of the process, and whatever order the data library has
     kept from another program."""
-    answers = {"Correct Answer": "yes", **{key: key for key in WRONG_ANSWERS}}
-    rows = [{"Question": f"q{n}"} | {key: f"{text} {n}" for key, text in answers.items()} for n in range(40)]
+    answers = ["Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3))]
+    rows = [{"Question": f"q{n}"} | {answer: f"{answer} {n}" for answer in answers} for n in range(40)]
     code = (PACKAGE / "tasks" / "gpqa" / "zeroshot" / "utils.py").read_text()
     record, letters = find_task("own_gpqa", write_file({"train": rows}, code, **GPQA)), []
     for seed in (5, 6):

@@ -148,7 +148,7 @@ def word_tokenizer(words) -> transformers.PreTrainedTokenizerFast:
 SIZES = {"vocab_size": 420, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
 SIZES |= {"num_attention_heads": 2, "max_position_embeddings": 96, "initializer_range": 0.3}
 SIZES |= {"bos_token_id": 0, "eos_token_id": 1}
-OF_KIND = dict.fromkeys(("gemma", "gemma2", "gemma3_text"), {"num_key_value_heads": 1, "head_dim": 16})
+OF_KIND = {kind: {"num_key_value_heads": 1, "head_dim": 16} for kind in ("gemma", "gemma2", "gemma3_text")}
 OF_KIND["opt"] = {"ffn_dim": 64, "word_embed_proj_dim": 32, "init_std": 0.3}
 
 

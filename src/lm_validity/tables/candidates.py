@@ -163,8 +163,8 @@ def _options(columns: Columns) -> Iterator[Told]:
             if model and role in fixed and columns.determines([model], needed({role: fixed[role]})[0]):
                 del fixed[role]
         for scores in _scores(columns, named, metric="metric" in fixed):
-            used = set(needed(scores))
-            free = {role: given for role, given in fixed.items() if not used & set(needed({role: given}))}
+            scored = set(needed(scores))
+            free = {role: given for role, given in fixed.items() if not scored & set(needed({role: given}))}
             yield from _completed(columns, free | named | scores, ignored)
 
 

@@ -43,7 +43,7 @@ def find(tables: Sequence[Columns], refusals: list[InputError]) -> list[Candidat
         tried = max(4, min(TRIED >> place, _CELLS_TRIED // len(columns.table.cells)))
         ranked = sorted(((_before(columns, told), told) for told in options(columns)), key=lambda pair: -pair[0])
         for points, told in ranked[:tried]:
-            if first_with(tables, told) is not columns:
+            if first_with(tables, told) is not columns or _carried(columns, told):
                 continue
             try:
                 long = apply_table(columns, told)
@@ -56,6 +56,14 @@ def find(tables: Sequence[Columns], refusals: list[InputError]) -> list[Candidat
             table = len(long.scores), round(float(long.scores["value"].sum()), 6), *names
             found[table] = max(found.get(table, candidate), candidate, key=lambda each: each.points)
     return _diverse(sorted(found.values(), key=lambda each: -each.points))
+
+
+def _carried(columns: Columns, told: Told) -> bool:
+    """Whether a score stands once for many rows: a fact of a level above."""
+    names = needed({role: told.get(role, []) for role in ("model", "benchmark")})
+    if not names or not told.keys() & {"item", "run", "answer"}:
+        return False
+    return any(columns.determines(names, name) for name in needed({"score": told.get("score", [])}))
 
 
 _FAR = 6.0  # points below the first, from where a reading is none that was meant
@@ -417,6 +425,7 @@ def _before(columns: Columns, told: Told) -> float:
         -1.5 * sum(c.textual and c.like["run"] < 0.5 for c in of["run"]),
         -0.4 * sum(len(given.names) > 1 for role in ("model", "benchmark") for given in told.get(role, [])),
         -0.8 * ("model" in header),
+        -1.0 * sum(c.length < 2 for c in (*models, *benches)),
     ]  # fmt: skip
     heads = [c.name for c in scores]
     if scores:

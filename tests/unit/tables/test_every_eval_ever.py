@@ -190,11 +190,15 @@ def test_the_commands(tmp_path):
     assert read_scores(tmp_path / "back" / "scores.parquet")["metric"].tolist() == ["acc,none"]
 
 
-def test_samples_beside_an_evaluation_are_left_alone(read, tmp_path):
+def test_answers_beside_an_evaluation_are_left_out_which_is_said(read, tmp_path):
     samples = {"evaluation_id": "e", "model_id": "org/a", "sample_id": "1", "evaluation": {"score": 1}}
     put(tmp_path / "in" / "0_samples.jsonl", json.dumps(samples))
     scores, log = read(document(result()))
-    assert len(scores) == 1 and not log.items and not log.skipped
+    assert (
+        len(scores) == 1
+        and not log.items
+        and [path for path, _ in log.skipped] == [str(tmp_path / "in" / "0_samples.jsonl")]
+    )
 
 
 def own(**columns) -> dict:

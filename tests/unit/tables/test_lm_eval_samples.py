@@ -1,5 +1,6 @@
 """lm-eval's samples_*.jsonl as items: choices, right answers, filters, documents, and what the reports make of them."""
 
+import gzip
 import json
 import math
 
@@ -164,9 +165,13 @@ def test_items_have_what_the_result_file_says(tmp_path):
     assert answers.models[0].correct.tolist() == [[1, 0, 0, 0]] and answers.subjects.tolist() == ["colours"] * 4
 
 
-def test_without_a_result_file_the_folder_names_the_model_and_items_give_the_scores(tmp_path):
-    lines = quiz_lines((1, 0, 1, 1))
-    write_lines(tmp_path / "in" / "org__a" / f"samples_quiz_{DATE}.jsonl", lines)
+@pytest.mark.parametrize("packed", [False, True])
+def test_without_a_result_file_the_folder_names_the_model_and_items_give_the_scores(tmp_path, packed):
+    path = tmp_path / "in" / "org__a" / f"samples_quiz_{DATE}.jsonl"
+    write_lines(path, quiz_lines((1, 0, 1, 1)))
+    if packed:
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
     scores, _ = import_files([tmp_path / "in"], tmp_path / "out")
     rows = scores.set_index("metric")
     assert set(scores["model"]) == {"org/a"} and set(scores["benchmark"]) == {"quiz"}

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -44,12 +44,20 @@ _MADE = frozenset(SETTINGS.names) - set(SETTINGS_KEY)
 _OF_FILE = frozenset(("date", "identity", "limited", "weights", "settings", "notes", "log"))  # fields of ScoreFile
 
 
+BROKEN_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
+
+
+def opened(path: Path) -> BinaryIO:
+    """The bytes of a file, gzipped or not."""
+    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
 def read_json_file(path: Path) -> Any:
     """The JSON value of others' file. Raises InputError for what no importer could read."""
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as handle:
-            document = json.loads(text := handle.read())
-    except (OSError, ValueError, RecursionError, EOFError, zlib.error) as error:
+        with opened(path) as handle:
+            document = json.loads(text := handle.read().decode())
+    except (*BROKEN_GZIP, OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as JSON ({first_line(error)}).", _MEND) from error
     if "\\ud" in text.lower():  # perhaps half of a pair of surrogates, which no table can hold
         check_encodable(json.dumps(document, ensure_ascii=False), str(path))
@@ -208,11 +216,11 @@ class Place(NamedTuple):
         return values
 
 
-def roots(opened: Opened) -> list[Any]:
+def roots(file: Opened) -> list[Any]:
     """The value of a JSON file, those of JSON lines, or the rows of a table, whose index is their line."""
-    if opened.path.suffix == ".csv":
-        return [read_text_rows(opened.path, _MEND).frame()]
-    return json_lines(opened.path) if opened.path.suffix == ".jsonl" else [opened.document]
+    if file.suffix == ".csv":
+        return [read_text_rows(file.path, _MEND).frame()]
+    return json_lines(file.path) if file.suffix == ".jsonl" else [file.document]
 
 
 class Answer(NamedTuple):

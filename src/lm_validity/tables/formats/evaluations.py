@@ -251,10 +251,18 @@ def _point(details: object, of_model: object) -> Mapping[str, object]:
     return training_point(arguments | ({"revision": str(revision)} if revision else {}))
 
 
+def _evaluations(file: Opened) -> list[Any]:
+    """The evaluations of a file. Raises InputError for samples, whose scores stand in the file beside it."""
+    if "evaluation_results" not in file.document:
+        raise InputError(
+            f"{file.path}: answers of every_eval_ever are not read.", "its scores are in the file beside it."
+        )
+    return engine.roots(file)
+
+
 _OF_MODEL = "model_info.additional_details"
 EVERY_EVAL_EVER = Spec(
     "every_eval_ever",
-    # samples beside evaluations are not read
     lambda opened: "evaluation_results" in (keys := part(opened.document).keys())
     or {"evaluation_id", "sample_id"} <= keys,
     _results,
@@ -270,7 +278,7 @@ EVERY_EVAL_EVER = Spec(
             {json.dumps(part(result).get("generation_config"), sort_keys=True) for result in results}))),
         "parameters_b": (f"{_OF_MODEL}.params_billions", parsed),
     },
-    load=lambda opened: [each for each in engine.roots(opened) if "evaluation_results" in each],
+    load=_evaluations,
 )  # fmt: skip
 
 

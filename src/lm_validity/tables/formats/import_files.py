@@ -29,8 +29,8 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError, did_you_mean, first_line
 from lm_validity.files import absent, as_written, replace_file
 from lm_validity.tables.asking import Reader, meaning, size
-from lm_validity.tables.formats import evaluations, lm_eval, score_files, specs
-from lm_validity.tables.formats.engine import Spec, read_json_file
+from lm_validity.tables.formats import engine, evaluations, lm_eval, score_files, specs
+from lm_validity.tables.formats.engine import Spec
 from lm_validity.tables.formats.joining import check_identities, number_runs, score_table, write_items
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions, Opened, ScoreFile
 from lm_validity.tables.frame import READABLE, Source, frame
@@ -186,14 +186,14 @@ def _nothing_read(paths: Iterable[str | Path], log: ImportLog) -> InputError:
 def _opened(path: Path, options: ImportOptions, *, named: bool) -> Opened | None:
     """The file, parsed where it is JSON, of JSON lines the first, with the name that the reader gives its model; None
     for what is no JSON, as a table's file may be."""
-    model, suffix = _of_place(path, options.names), Path(path.name.removesuffix(".gz")).suffix
+    file = Opened(path, named, model=_of_place(path, options.names))
     try:
-        if suffix in (".json", ""):
-            return Opened(path, named, read_json_file(path), model=model)
-        with open(path, "rb") as handle:
-            head = handle.readline(_LONGEST_LINE) if suffix == ".jsonl" else handle.read(_HEAD)
-        return Opened(path, named, json.loads(head) if path.suffix == ".jsonl" else None, head, model)
-    except (InputError, ValueError, RecursionError):
+        if file.suffix in (".json", ""):
+            return file._replace(document=engine.read_json_file(path))
+        with engine.opened(path) as handle:
+            head = handle.readline(_LONGEST_LINE) if file.suffix == ".jsonl" else handle.read(_HEAD)
+        return file._replace(document=json.loads(head) if file.suffix == ".jsonl" else None, head=head)
+    except (*engine.BROKEN_GZIP, InputError, ValueError, RecursionError):
         return None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).", _HINT) from error

@@ -341,7 +341,7 @@ def _loglikelihood(answer: Any) -> float:
 # ----------------------------------------------------------------------------------------------------------------------
 # Files of samples.
 
-_NAME = re.compile(r"samples_(.+?)(?:_(\d{4}-\d\d-\d\d[T_-]\d\d[-:]\d\d[-:]\d\d(?:\.\d+)?))?\.jsonl$")
+_NAME = re.compile(r"samples_(.+?)(?:_(\d{4}-\d\d-\d\d[T_-]\d\d[-:]\d\d[-:]\d\d(?:\.\d+)?))?\.jsonl(?:\.gz)?$")
 # Metrics whose score is not the mean over documents
 _NO_MEAN = frozenset(("perplexity", "ppl", "word_perplexity", "byte_perplexity", "bits_per_byte", "mcc", "f1"))
 
@@ -356,8 +356,8 @@ def samples_alone(path: Path, model: str | None, log: ImportLog) -> ScoreFile:
     InputError, with the line, for a line that is no sample."""
     items = [*items_of(_answers(path, (), log))]
     rows = [row for row in engine.scores_of(items) if str(row["metric"]).partition(",")[0] not in _NO_MEAN]
-    with open(path, encoding="utf-8") as handle:
-        requests = _requests(json.loads(next(filter(str.strip, handle), "{}")).get("arguments"))
+    with engine.opened(path) as handle:
+        requests = _requests(json.loads(next(filter(bytes.strip, handle), b"{}")).get("arguments"))
     drawn = any(isinstance(each, dict) and is_sampled(each) for request in requests for each in request)
     common = Claim(model=model or folder_name(path), source="lm-eval", drawn="" if drawn else None)
     identity = {} if model else score_files.folder_identity(path)
@@ -413,13 +413,13 @@ def _samples(path: Path) -> Iterator[Sample]:
     """The samples of a file, line by line: what is not kept of a line may be larger than memory."""
     number = 0
     try:
-        with open(path, "rb") as handle:
+        with engine.opened(path) as handle:
             for line in handle:
                 number += 1
                 if line.strip():
                     yield read_sample(json.loads(line))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}).", HINT) from error
+    except (*engine.BROKEN_GZIP, OSError) as error:
+        raise InputError(f"{path}: cannot be read ({first_line(error)}).", HINT) from error
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         described = f"it has no {error.args[0]}" if isinstance(error, KeyError) else first_line(error)
         raise InputError(f"{path}, line {number}: not a sample of lm-eval ({described}).", HINT) from error

@@ -238,6 +238,11 @@ class Opened(NamedTuple):
     head: bytes = b""
     model: str | None = None
 
+    @property
+    def suffix(self) -> str:
+        """The end of its name that says its kind, without that of gzip."""
+        return Path(self.path.name.removesuffix(".gz")).suffix
+
 
 @dataclass(frozen=True)
 class ScoreFile:

@@ -124,7 +124,7 @@ rule report_bias:
         figures=report(
             directory(f"{RESULTS}/reports/bias/figures"),
             patterns=["{figure}.svg"],
-            caption="../report/bias.rst",
+            caption="../report/figure.rst",
             category="Bias",
             labels={"figure": "{figure}"},
         ),

@@ -129,7 +129,7 @@ rule report_signal:
         figures=report(
             directory(f"{RESULTS}/reports/signal/figures"),
             patterns=["{figure}.svg"],
-            caption="../report/signal.rst",
+            caption="../report/figure.rst",
             category="Signal",
             labels={"figure": "{figure}"},
         ),

@@ -108,7 +108,8 @@ class Reader:
         of the likeliest."""
         if not self.frame.tables:
             reasons = [f"{path}: {reason}" for path, reason in self.frame.skipped.items()]
-            raise InputError(f"{self.name}: no table ({'; '.join(reasons[:2]) or 'no file'}).", "give one of scores.")
+            problem = f"no table ({'; '.join(reasons[:2]) or 'no file'})."
+            raise InputError(f"{self.name}: {problem}", "give a table of scores.")
         tried: list[tuple[float, list[list[Long]]]] = []
         for longs, group in zip(certain, self.groups, strict=True):
             found = [] if longs else find(group, self.refusals)

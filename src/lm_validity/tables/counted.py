@@ -109,7 +109,7 @@ class Counted:
             spans = [f"{m} {points.words(min(its))} to {points.words(max(its))}" for m, its in points.by_model.items()]
             asked_for = f" at {point_text}" if point_text else ""
             raise InputError(
-                f"no common point of training{asked_for}: {listing(spans)}.", "--at final compares the ends."
+                f"no common point of training{asked_for}: {listing(spans)}.", "compare each at its end: --at final."
             )
         point = max(shared)
         if all(its == {point} for its in points.by_model.values()):
@@ -130,7 +130,8 @@ class Counted:
         """
         rows = self.rows[self.rows["protocol"] == schema.DIRECT]
         if rows.empty:
-            raise InputError(f"{self.source}: no selected test score with protocol 'direct'.", "curves are of these.")
+            problem = f"{self.source}: no selected test score with protocol 'direct'."
+            raise InputError(problem, "learning curves are made of these.")
         rows = rows.assign(checkpoint=rows["checkpoint"].fillna("final"))
         counted = self._of(rows, ("model", "benchmark", "checkpoint"))
         return replace(counted, rows=counted.rows[counted.rows["value"].notna()])
@@ -170,11 +171,10 @@ class Counted:
             )
         rows, lost = _finite(rows)
         for row in rows[rows.duplicated([*key], keep=False)].itertuples():
-            ends = pd.isna(row.checkpoint) or row.checkpoint == "final"
-            cell = f"{row.model} on {row.benchmark} ({row.protocol})" + f" at checkpoint {row.checkpoint!r}" * (
-                not ends
-            )
-            raise InputError(f"{self.source}: two selected test scores of {cell}.", "set 'selected' to false for one.")
+            is_end = pd.isna(row.checkpoint) or row.checkpoint == "final"
+            checkpoint = "" if is_end else f" at checkpoint {row.checkpoint!r}"
+            problem = f"two selected test scores of {row.model} on {row.benchmark} ({row.protocol}){checkpoint}."
+            raise InputError(f"{self.source}: {problem}", "set 'selected' to false for one of them.")
         scored = self.benchmarks["benchmark"].isin(rows["benchmark"].unique())
         benchmarks, differing = self.benchmarks[scored].reset_index(drop=True), settings.differences(rows)
         notes = (*self.notes, *([note] if note else []), *lost, *settings.difference_notes(differing, len(benchmarks)))

@@ -36,7 +36,7 @@ _WORDS = {
     TOO_LARGE: "Standard errors too large for shares of items, so of another unit, are not used: {}.",
     NOT_ITEMS: "Standard errors of a number of items of which the scores are no shares are not used: {}.",
     BEYOND_SCATTER: "Standard errors many times the scatter of the scores between checkpoints are not used: {}.",
-    AT_BOUND: "Scores of 0 or 1 have an error of 0: {}. It is Agresti and Coull's where n is known, else unknown.",
+    AT_BOUND: "Scores of 0 or 1 have an error of 0: {}. Agresti and Coull's replaces it where n is known.",
 }
 
 

@@ -254,9 +254,8 @@ def _point(details: object, of_model: object) -> Mapping[str, object]:
 def _evaluations(file: Opened) -> list[Any]:
     """The evaluations of a file. Raises InputError for samples, whose scores stand in the file beside it."""
     if "evaluation_results" not in file.document:
-        raise InputError(
-            f"{file.path}: answers of every_eval_ever are not read.", "its scores are in the file beside it."
-        )
+        problem = f"{file.path}: answers of every_eval_ever are not read."
+        raise InputError(problem, "its scores are in the file beside it.")
     return engine.roots(file)
 
 
